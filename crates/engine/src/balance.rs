@@ -110,7 +110,7 @@ impl Balances<'_> {
     /// # Errors
     /// Returns Linux's errors for a balance that Linux refuses.
     pub fn plan(&self, item: &BalanceItem) -> Result<Choice> {
-        self.engine.start_to_look().core.plan_balance(item)
+        self.engine.start_reading().core.plan_balance(item)
     }
 
     /// Starts a balance: the balance item is durable when this call returns, and new chunks get the

@@ -221,7 +221,7 @@ impl Converging<'_> {
             Purpose::Metadata
         };
         let places = {
-            let _look = reads.look();
+            let _rule = reads.guard();
             self.allocate_nodes(purpose, id)?
         };
         self.running.core.nodes_addressed = self

@@ -89,7 +89,7 @@ impl Conversions<'_> {
             }
             _ => {}
         }
-        let groups = u64_of(self.engine.start_to_look().core.groups.iter().count());
+        let groups = u64_of(self.engine.start_reading().core.groups.iter().count());
         let need = Need::places(groups.exact_mul(2).exact_add(OTHER_PLACES));
         self.engine
             .edit_alone(need, |running| running.feature_trees().move_block_group_items(to))?;
@@ -115,7 +115,7 @@ impl Conversions<'_> {
         // No delayed reference is left after a commit, so the extent tree is whole.
         self.engine.commit()?;
         let bytes = {
-            let mut handle = self.engine.start_to_look();
+            let mut handle = self.engine.start_reading();
             let _alone = Excused::from_device_rule();
             NonBlocking::lifted(|| handle.feature_trees().bytes_of_free_space_items())?
         };
@@ -131,7 +131,7 @@ impl Conversions<'_> {
     /// # Errors
     /// Fails with an error of the commit.
     pub fn end_fsid_change(&self, fsid: Uuid) -> Result<()> {
-        let devices = u64_of(self.engine.start_to_look().core.device_count());
+        let devices = u64_of(self.engine.start_reading().core.device_count());
         self.engine
             .edit_alone(Need::places(devices.exact_add(OTHER_PLACES)), |running| {
                 let mut items = Vec::new();

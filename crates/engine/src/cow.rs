@@ -251,7 +251,7 @@ impl Core {
 /// edit may run while the thread performs a non-blocking lookup. In a release build, an edit that
 /// misses blocks reads under the lock, which is better than ending half-way.
 pub(crate) fn whole_edit() -> (Blocking, Excused) {
-    debug_assert!(!NonBlocking::is_held(), "an edit during a look");
+    debug_assert!(!NonBlocking::is_held(), "an edit during a lookup");
     (NonBlocking::lift(), Excused::from_device_rule())
 }
 

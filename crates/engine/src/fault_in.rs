@@ -16,7 +16,7 @@ use crate::core_state::Core;
 use crate::engine::Engine;
 use crate::extent_state::{extent_key, keys_of};
 use crate::reservation::Handle;
-use crate::retry::{Looked, Retry};
+use crate::retry::{Attempted, Retry};
 use crate::running::Running;
 use crate::trees::{BLOCKS_AT_ONCE, OpenTree};
 use buttress_accounts::delayed_references::{ExtentKind, Pending};
@@ -47,27 +47,27 @@ pub struct FaultIn {
 
 /// While this guard exists, it decides how lookups treat blocks that are not in memory.
 #[derive(Debug)]
-pub enum Look {
+pub enum MissingBlocks {
     /// A lookup in this state ends at a missing block.
-    Resident(NonBlocking),
+    End(NonBlocking),
     /// A lookup reads a missing block under any lock, because faulting it in earlier did not help.
-    Reading(Excused),
+    Read(Excused),
 }
 
 impl FaultIn {
     /// Returns a guard for a lookup: missing blocks end the lookup, unless faulting them in did not
     /// help.
-    pub fn look(&self) -> Look {
+    pub fn guard(&self) -> MissingBlocks {
         match self.are_futile {
-            true => Look::Reading(Excused::from_device_rule()),
-            false => Look::Resident(NonBlocking::hold()),
+            true => MissingBlocks::Read(Excused::from_device_rule()),
+            false => MissingBlocks::End(NonBlocking::hold()),
         }
     }
 
     /// Returns the blocks that a lookup misses, including the block that a missing-block error
     /// names.
     pub fn missing_for(&self, look: impl FnOnce() -> Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
-        let _look = self.look();
+        let _rule = self.guard();
         or_missing(look())
     }
 
@@ -88,12 +88,12 @@ impl FaultIn {
 
 /// Returns the missing blocks of a lookup that ended with this result. Errors other than a missing
 /// block stay errors.
-pub fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
-    looked.or_else(|error| error.missing_block().map(|pointer| vec![pointer]).ok_or(error))
+pub fn or_missing(attempted: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
+    attempted.or_else(|error| error.missing_block().map(|pointer| vec![pointer]).ok_or(error))
 }
 
 /// A lookup of one tree's keys in ascending order.
-struct LookAlong<'a> {
+struct PathLookup<'a> {
     core: &'a Core,
     id: TreeId,
     open: &'a OpenTree,
@@ -104,7 +104,7 @@ struct LookAlong<'a> {
     is_at_end: bool,
 }
 
-impl<'a> LookAlong<'a> {
+impl<'a> PathLookup<'a> {
     const fn along(core: &'a Core, id: TreeId, open: &'a OpenTree) -> Self {
         Self {
             core,
@@ -138,7 +138,7 @@ impl<'a> LookAlong<'a> {
     }
 
     /// Collects the missing blocks on the paths to all keys of a range, as
-    /// [`LookAlong::missing_at`] does for one key.
+    /// [`PathLookup::missing_at`] does for one key.
     fn missing_between(&mut self, from: &Key, to: &Key, missing: &mut Vec<BlockPointer>) -> Result<()> {
         let mut at = *from;
         loop {
@@ -223,7 +223,7 @@ impl Running {
         let Some((core, open)) = self.opened(id)? else {
             return Ok(missing);
         };
-        let mut look = LookAlong::along(core, id, open);
+        let mut look = PathLookup::along(core, id, open);
         for (from, to) in places {
             look.missing_between(&from, &to, &mut missing)?;
             if missing.len() >= BLOCKS_AT_ONCE {
@@ -252,9 +252,9 @@ impl Running {
         }
         let core = &self.core;
         let skinny = core.has(Incompat::SKINNY_METADATA);
-        let mut extents = LookAlong::along(core, TreeId::EXTENT, &core.extent);
+        let mut extents = PathLookup::along(core, TreeId::EXTENT, &core.extent);
         let sums = self.trees.get(TreeId::CHECKSUM);
-        let mut sums = sums.map(|open| LookAlong::along(core, TreeId::CHECKSUM, open));
+        let mut sums = sums.map(|open| PathLookup::along(core, TreeId::CHECKSUM, open));
         let mut missing = Vec::new();
         for (logical, pending) in core.references.iter().take(count) {
             for key in keys_of(*logical, pending, skinny) {
@@ -279,11 +279,11 @@ impl Running {
     /// Returns the missing blocks for writing the first `count` changed inodes back.
     pub fn missing_for_some_inodes(&self, count: usize) -> Result<Vec<BlockPointer>> {
         let mut missing = Vec::new();
-        let mut look: Option<(TreeId, LookAlong<'_>)> = None;
+        let mut look: Option<(TreeId, PathLookup<'_>)> = None;
         for (tree, key) in self.inodes.changed_keys().take(count) {
             if look.as_ref().is_none_or(|(of, _)| *of != tree) {
                 let open = self.trees.get(tree);
-                look = open.map(|open| (tree, LookAlong::along(&self.core, tree, open)));
+                look = open.map(|open| (tree, PathLookup::along(&self.core, tree, open)));
             }
             if let Some((_, look)) = &mut look {
                 missing.extend(look.missing_at(&key)?);
@@ -301,7 +301,7 @@ impl Engine {
     /// loaded yet.
     pub fn fault_in_free_space(&self, purpose: Purpose, wanted: u64) -> Result<()> {
         // If the free-space tree is not open yet, this lookup also searches the root tree.
-        let handle = self.start_to_look();
+        let handle = self.start_reading();
         let (handle, record) = self.retry(handle, |handle| handle.free_space_to_load(purpose, wanted))?;
         if !buttress_faults::on("lock-edit-held-over-free-space") {
             drop(handle);
@@ -318,7 +318,7 @@ impl Engine {
         let mut reads = FaultIn::default();
         loop {
             let missing = {
-                let mut handle = self.start_to_look();
+                let mut handle = self.start_reading();
                 reads.missing_for(|| handle.missing_along(id, places.iter().copied()))?
             };
             if missing.is_empty() {
@@ -368,12 +368,12 @@ impl Engine {
                 return done.map(|done| (handle, done));
             }
             drop(handle);
-            let looked = retry.after(self.forest(), done);
+            let attempted = retry.after(self.forest(), done);
             handle = self.start_unchecked();
-            match looked {
-                Looked::Done(done) => return done.map(|done| (handle, done)),
-                Looked::Again => {}
-                Looked::Futile => break,
+            match attempted {
+                Attempted::Done(done) => return done.map(|done| (handle, done)),
+                Attempted::Again => {}
+                Attempted::Futile => break,
             }
         }
         // The cache does not keep these missing blocks, or they cannot be read.

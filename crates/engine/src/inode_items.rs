@@ -23,7 +23,7 @@ impl InodeItems<'_> {
     /// an error of the tree.
     pub fn item(&mut self, location: Location) -> Result<InodeItem> {
         let id = id_of(location);
-        if let Some(item) = self.running.inodes.live.look(id, |state| state.item).flatten() {
+        if let Some(item) = self.running.inodes.live.with(id, |state| state.item).flatten() {
             return Ok(item);
         }
         self.take_in(location).map(|(_, item)| item)
@@ -224,7 +224,7 @@ impl InodeItems<'_> {
             .running
             .inodes
             .live
-            .look(id_of(directory), |state| state.next_index);
+            .with(id_of(directory), |state| state.next_index);
         let is_forgotten = buttress_faults::on("directory-index-given-twice");
         if let Some(next) = known.flatten().filter(|_| !is_forgotten) {
             return Ok(next);

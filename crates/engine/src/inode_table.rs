@@ -84,14 +84,14 @@ impl InodeTable {
 
     /// Returns whether a caller holds the inode open.
     pub fn is_held(&self, location: Location) -> bool {
-        let held = self.live.look(id_of(location), |state| state.held > 0);
+        let held = self.live.with(id_of(location), |state| state.held > 0);
         held.unwrap_or(false)
     }
 
     /// Returns how often an inode is held open.
     pub fn holders(&self, location: Location) -> u32 {
         // Clamp: an inode that is not in memory has no holder.
-        let held = self.live.look(id_of(location), |state| state.held);
+        let held = self.live.with(id_of(location), |state| state.held);
         held.unwrap_or(0)
     }
 
@@ -113,7 +113,7 @@ impl InodeTable {
 
     /// Returns the attributes that new inodes inherit from a directory, if they are cached.
     pub fn inherited(&self, location: Location) -> Option<Arc<Inherited>> {
-        self.live.look(id_of(location), |state| state.inherited.clone())?
+        self.live.with(id_of(location), |state| state.inherited.clone())?
     }
 
     /// Caches the attributes that new inodes inherit from a directory. `None` drops the cached
@@ -173,15 +173,15 @@ impl InodeTable {
         change(&mut state.log)
     }
 
-    /// Runs `look` on the log state of an inode in this transaction, if there is one.
-    pub fn look_at_log<T>(
+    /// Runs `read` on the log state of an inode in this transaction, if there is one.
+    pub fn with_log<T>(
         &self,
         location: Location,
         generation: Generation,
-        look: impl FnOnce(&LogState) -> T,
+        read: impl FnOnce(&LogState) -> T,
     ) -> Option<T> {
-        let look = |state: &InodeState| (state.log.generation == generation).then(|| look(&state.log));
-        self.live.look(id_of(location), look)?
+        let read = |state: &InodeState| (state.log.generation == generation).then(|| read(&state.log));
+        self.live.with(id_of(location), read)?
     }
 
     /// Drops all log states when a transaction begins, because its log is empty.

@@ -172,12 +172,12 @@ impl LiveInodes {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Runs `look` on the state of an inode that is in memory.
-    pub fn look<T>(&self, id: InodeId, look: impl FnOnce(&InodeState) -> T) -> Option<T> {
+    /// Runs `read` on the state of an inode that is in memory.
+    pub fn with<T>(&self, id: InodeId, read: impl FnOnce(&InodeState) -> T) -> Option<T> {
         look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();
         let inode = shard.inodes.get(&id)?;
-        Some(look(&inode.read()))
+        Some(read(&inode.read()))
     }
 
     /// Changes the state of an inode, if the inode is in memory.
@@ -277,9 +277,9 @@ mod tests {
         let entry = inodes.entry(id);
         inodes.forget_unknown(id);
         entry.write().calls = 7;
-        assert_eq!(inodes.look(id, |state| state.calls), Some(7));
+        assert_eq!(inodes.with(id, |state| state.calls), Some(7));
         drop(entry);
         inodes.forget_unknown(id);
-        assert_eq!((inodes.look(id, |_| ()), inodes.count()), (None, 0));
+        assert_eq!((inodes.with(id, |_| ()), inodes.count()), (None, 0));
     }
 }

@@ -40,7 +40,7 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `retry`, `look` | retries non-blocking lookups; lookups of the running transaction without edits |
+//! | `retry`, `lookups` | retries non-blocking lookups; lookups of the running transaction without edits |
 //! | `look_ups` | counts lookups, for tests |
 //! | `opening`, `closing` | opens a volume for writing, or refuses it; ends a handle |
 //! | `pending_log`, `log_blocks` | reads the pending log at opening; allocates log blocks |
@@ -142,8 +142,8 @@ pub mod known_names;
 mod loading;
 pub mod log_blocks;
 pub mod log_state;
-pub mod look;
 pub mod look_ups;
+pub mod lookups;
 pub mod membership;
 mod memory;
 mod need;

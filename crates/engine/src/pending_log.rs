@@ -128,12 +128,12 @@ impl PendingLog {
             }
             let block = forest.read_block(&pointer)?;
             waiting.extend((0..block.item_count()).filter_map(|slot| pointer.child(&block, slot)));
-            self.look_at(&block)?;
+            self.note_block(&block)?;
         }
         Ok(())
     }
 
-    fn look_at(&mut self, block: &TreeBlock) -> Result<()> {
+    fn note_block(&mut self, block: &TreeBlock) -> Result<()> {
         if !block.is_leaf() {
             return Ok(());
         }

@@ -281,13 +281,13 @@ impl Engine {
     pub fn release_data(&self, bytes: u64) {
         let rest = self.shared.ahead.give_back(bytes);
         if rest > 0 {
-            self.start_to_look().data_space().release(rest);
+            self.start_reading().data_space().release(rest);
         }
     }
 
     /// Acquires the edit lock without a reservation, for edits inside a commit.
     pub fn start_unchecked(&self) -> Handle<'_> {
-        let handle = self.start_to_look();
+        let handle = self.start_reading();
         if !buttress_faults::on("view-outlives-an-edit") {
             self.shared.forget_view();
         }
@@ -295,7 +295,7 @@ impl Engine {
     }
 
     /// Acquires the edit lock for lookups. The caller must not change anything that a view shows.
-    pub fn start_to_look(&self) -> Handle<'_> {
+    pub fn start_reading(&self) -> Handle<'_> {
         crate::look_ups::count(|counts| &mut counts.edit_locks);
         let mut running = self.shared.running.lock();
         running.holders.note();

@@ -18,7 +18,7 @@ pub struct Retry {
 }
 
 /// The outcome of a non-blocking lookup.
-pub enum Looked<T> {
+pub enum Attempted<T> {
     /// The lookup ended with a value or with its own error, not with a missing block.
     Done(Result<T>),
     /// The missing block was read: look up again.
@@ -30,20 +30,20 @@ pub enum Looked<T> {
 impl Retry {
     /// Handles the result of a non-blocking lookup: reads the block that the lookup missed. The
     /// caller must hold no lock during this call.
-    pub fn after<T>(&mut self, forest: &Forest, looked: Result<T>) -> Looked<T> {
-        let Some(pointer) = looked.as_ref().err().and_then(Error::missing_block) else {
-            return Looked::Done(looked);
+    pub fn after<T>(&mut self, forest: &Forest, attempted: Result<T>) -> Attempted<T> {
+        let Some(pointer) = attempted.as_ref().err().and_then(Error::missing_block) else {
+            return Attempted::Done(attempted);
         };
         self.count = self.count.saturating_add(1);
         if self.last == Some(pointer.logical) || self.count >= RETRIES_MAX {
-            return Looked::Futile;
+            return Attempted::Futile;
         }
         self.last = Some(pointer.logical);
         // An unreadable block may have left the tree since the lookup. If the block is still in the
         // tree, the next lookup returns the error.
         match forest.read_block(&pointer) {
-            Ok(_) => Looked::Again,
-            Err(_) => Looked::Futile,
+            Ok(_) => Attempted::Again,
+            Err(_) => Attempted::Futile,
         }
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
     /// # Errors
     /// Fails with a [`Defect`] if a ledger of reservations does not add up.
     pub fn space_now(&self) -> Result<SpaceNow> {
-        self.start_to_look().space().now()
+        self.start_reading().space().now()
     }
 }
 

@@ -40,21 +40,21 @@ impl Steps {
     }
 
     /// Reads one object in memory with a lock of its own, between two operations. A concurrent
-    /// operation can make `look` run twice.
-    pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
+    /// operation can make `read` run twice.
+    pub fn read_once<T>(&self, read: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
         // If an operation is in progress, wait for it. Without the wait, this reader could see the
         // operation's first edit now and miss a later edit. Later lookups observe all of an
         // operation that begins after this lookup, or nothing.
         if !self.steps.is_locked_exclusive() {
-            let found = look();
+            let found = read();
             let is_whole = self.begun.load(Ordering::Acquire) == before;
             if is_whole || buttress_faults::on("live-look-of-half-an-operation") {
                 return found;
             }
         }
         let _whole = self.read();
-        look()
+        read()
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     fn lookup_runs_again_if_it_overlaps_an_operation() {
         let steps = Steps::default();
         let (size, is_first) = (Cell::new(1), Cell::new(true));
-        let found = steps.look_once(|| {
+        let found = steps.read_once(|| {
             if !is_first.replace(false) {
                 return size.get();
             }

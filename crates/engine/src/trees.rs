@@ -153,9 +153,9 @@ impl LiveTree {
         self.0.names.read().find(directory, key, name)
     }
 
-    /// Runs `look` on the deferred names of the subvolume.
-    pub fn with_names<T>(&self, look: impl FnOnce(&WaitingNames) -> T) -> T {
-        look(&self.0.names.read())
+    /// Runs `read` on the deferred names of the subvolume.
+    pub fn with_names<T>(&self, read: impl FnOnce(&WaitingNames) -> T) -> T {
+        read(&self.0.names.read())
     }
 
     /// Changes the deferred names of the tree. The caller holds the edit lock during the change of
@@ -185,9 +185,9 @@ impl LiveTree {
 
     /// Reads the tree as [`with`](Self::with) does, while no [joint edit](Self::edit_as_one) is in
     /// progress.
-    pub fn read_between_edits<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
+    pub fn read_between_edits<T>(&self, read: impl FnOnce(&EditableTree) -> T) -> T {
         let _whole = self.0.edits.read();
-        look(&self.0.tree.read())
+        read(&self.0.tree.read())
     }
 
     /// Runs one edit on the newest version of the tree. Lookups in the tree block until the edit
@@ -196,9 +196,9 @@ impl LiveTree {
         edit(&mut self.0.tree.write())
     }
 
-    /// Runs `look` on the tree, for more than one lookup.
-    pub fn with<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
-        look(&self.0.tree.read())
+    /// Runs `read` on the tree, for more than one lookup.
+    pub fn with<T>(&self, read: impl FnOnce(&EditableTree) -> T) -> T {
+        read(&self.0.tree.read())
     }
 
     /// Returns the item with exactly this key.
@@ -206,17 +206,17 @@ impl LiveTree {
         self.0.tree.read().get(key)
     }
 
-    /// Runs `look` on the data of the item with exactly this key, without keeping its leaf. Returns
+    /// Runs `read` on the data of the item with exactly this key, without keeping its leaf. Returns
     /// whether the item exists.
-    pub fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
+    pub fn with_item(&self, key: &Key, read: impl FnOnce(&[u8])) -> Result<bool> {
         look_ups::count(|counts| &mut counts.items);
-        self.0.tree.read().look(key, look)
+        self.0.tree.read().with_item(key, read)
     }
 
-    /// Runs `look` on each item from a key on, until `look` breaks.
-    pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+    /// Runs `read` on each item from a key on, until `read` breaks.
+    pub fn scan(&self, from: &Key, read: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
         look_ups::count(|counts| &mut counts.items);
-        self.0.tree.read().scan(from, look)
+        self.0.tree.read().scan(from, read)
     }
 
     /// Returns the last item whose key is not above `key`.

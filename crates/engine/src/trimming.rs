@@ -138,7 +138,7 @@ impl Trims<'_> {
         let (mut at, mut trimmed) = (0, 0_u64);
         loop {
             let _holds_space = self.engine.shared.trimming.lock();
-            let (handle, (next, taken)) = self.engine.retry(self.engine.start_to_look(), |running| {
+            let (handle, (next, taken)) = self.engine.retry(self.engine.start_reading(), |running| {
                 running.trim_step().take_to_trim(wanted, at)
             })?;
             drop(handle);
@@ -152,7 +152,7 @@ impl Trims<'_> {
             };
             let told = checked.and_then(|()| self.tell_of_addresses(&taken));
             self.engine
-                .start_to_look()
+                .start_reading()
                 .trim_step()
                 .give_back_trimmed(&taken)?;
             trimmed = trimmed.saturating_add(told?);
@@ -224,14 +224,14 @@ impl Trims<'_> {
                 let _holds_space = self.engine.shared.trimming.lock();
                 let taken = self
                     .engine
-                    .start_to_look()
+                    .start_reading()
                     .trim_step()
                     .take_unallocated(slot.uuid(), at);
                 let Some((start, length)) = taken else { break };
                 at = start.saturating_add(length);
                 let told = device.discard(start, length);
                 self.engine
-                    .start_to_look()
+                    .start_reading()
                     .trim_step()
                     .give_back_unallocated(slot.uuid(), start, length);
                 told.map_err(buttress_volume::Error::from)?;

@@ -65,7 +65,7 @@ impl LiveReads<'_> {
 }
 
 impl LiveContent for WritableFilesystem {
-    fn look_at_content(&self, location: Location, from: u64, count: usize) -> Result<ContentState> {
+    fn content_state(&self, location: Location, from: u64, count: usize) -> Result<ContentState> {
         self.contents().look_at(location, from, count)
     }
 

@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `looking` | current names, attributes, links and inodes |
+//! | `lookups` | current names, attributes, links and inodes |
 //! | `content` | content of files, including dirty data |
 //! | `file` | a file that a caller keeps open |
 //! | `direct_reads` | which reads Linux serves without its page cache |
@@ -31,7 +31,7 @@
 mod content;
 mod direct_reads;
 mod file;
-mod looking;
+mod lookups;
 mod read_ahead;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -39,37 +39,37 @@ pub(crate) mod tests;
 pub use file::LiveFile;
 
 use crate::areas::LiveReads;
-use buttress_engine::retry::{Looked, Retry};
+use buttress_engine::retry::{Attempted, Retry};
 use buttress_fs::error::Result;
 use buttress_locks::Excused;
 use buttress_tree::NonBlocking;
 
 impl LiveReads<'_> {
-    /// Runs a lookup of the live state without the edit lock, between two operations. `look` may
+    /// Runs a lookup of the live state without the edit lock, between two operations. `read` may
     /// run several times, if operations overlap the lookup. A run of the lookup that ends with a
     /// missing block must leave no effect.
-    pub(crate) fn look<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn read_whole<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
         self.retry(|| {
             let _whole = self.filesystem.steps().read();
-            look()
+            read()
         })
     }
 
-    /// Runs a lookup as [`look`](Self::look) does, for a lookup that acquires the steps
+    /// Runs a lookup as [`read_whole`](Self::read_whole) does, for a lookup that acquires the steps
     /// lock itself in its lock order.
-    pub(crate) fn retry<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn retry<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retry = Retry::default();
         loop {
-            let looked = {
+            let attempted = {
                 let _resident_only = NonBlocking::hold();
-                look()
+                read()
             };
-            match retry.after(self.filesystem.forest(), looked) {
-                Looked::Done(result) => return result,
-                Looked::Again => {}
-                Looked::Futile => {
+            match retry.after(self.filesystem.forest(), attempted) {
+                Attempted::Done(result) => return result,
+                Attempted::Again => {}
+                Attempted::Futile => {
                     let _excused = Excused::from_device_rule();
-                    return look();
+                    return read();
                 }
             }
         }

@@ -93,7 +93,7 @@ pub use unfinished::{FinishedSubvolume, Received};
 use crate::WritableFilesystem;
 use buttress_engine::freezing::Prepared;
 use buttress_engine::reservation::{Handle, Need};
-use buttress_engine::retry::{Looked, Retry};
+use buttress_engine::retry::{Attempted, Retry};
 use buttress_engine::running::Running;
 use buttress_engine::steps::StepsLock;
 use buttress_format::{ByteCount, InodeItem};
@@ -200,7 +200,7 @@ impl WritableFilesystem {
     /// Runs an operation that changes only state in memory, such as open handles of inodes. An
     /// operation on state in memory needs no space.
     pub(crate) fn note<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
-        self.run(|| Ok(self.start_to_look()), body).0
+        self.run(|| Ok(self.start_reading()), body).0
     }
 
     fn run<'a, T>(
@@ -224,9 +224,9 @@ impl WritableFilesystem {
     }
 
     /// Runs a lookup of the running transaction with the lookups of operations.
-    pub(crate) fn look<T>(&self, body: impl FnMut(&mut Access<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn read_under_lock<T>(&self, body: impl FnMut(&mut Access<'_>) -> Result<T>) -> Result<T> {
         self.attempt(
-            || Ok(self.start_to_look()),
+            || Ok(self.start_reading()),
             body,
             |access: &Access<'_>| access.may_retry(),
             |_, result| result,
@@ -296,9 +296,9 @@ impl WritableFilesystem {
             }
             drop(access);
             match retry.after(self.forest(), result) {
-                Looked::Done(result) => return result,
-                Looked::Again => {}
-                Looked::Futile => break,
+                Attempted::Done(result) => return result,
+                Attempted::Again => {}
+                Attempted::Futile => break,
             }
         }
         let _excused = Excused::from_device_rule();
@@ -380,7 +380,7 @@ impl<'a> Operation<'a> {
         if self.access.transaction_mut().reserve_space(need)? {
             return Ok(());
         }
-        Err(self.look().no_metadata_space(need))
+        Err(self.lookups().no_metadata_space(need))
     }
 
     /// Adds a new name to a directory's size, and updates the directory.

@@ -12,7 +12,7 @@ use crate::subvolume::making::{self, NewSubvolume};
 use crate::{WritableFilesystem, WriteOptions};
 use buttress_device::Device;
 use buttress_engine::data_extents::DataOwner;
-use buttress_engine::look::Look;
+use buttress_engine::lookups::Lookups;
 use buttress_engine::reservation::Need;
 use buttress_engine::running::Running;
 use buttress_format::{
@@ -244,7 +244,7 @@ fn snapshot(filesystem: &WritableFilesystem, source: SubvolumeId, index: u64, na
     };
     let (_, id) = filesystem
         .commit_then(|mut handle, prepared| {
-            let root = making::committed_root(Look::new(&mut handle), source, prepared).unwrap();
+            let root = making::committed_root(Lookups::new(&mut handle), source, prepared).unwrap();
             let id = making::make_snapshot_tree(&mut handle, source, &root, &new, false).unwrap();
             making::add_uuids(&mut handle, id).unwrap();
             id

@@ -40,17 +40,17 @@ pub trait LiveContent: Debug + Send + Sync {
     ///
     /// # Errors
     /// Fails if the inode cannot be read.
-    fn look_at_content(&self, location: Location, from: u64, count: usize) -> Result<ContentState>;
+    fn content_state(&self, location: Location, from: u64, count: usize) -> Result<ContentState>;
 
     /// Returns the delayed references of these extents. Returns `None` if an edit ran, or may have
     /// run, since `view` was taken.
     fn delayed_references_of(&self, view: &Filesystem, extents: &[Logical]) -> Option<DelayedReferencesOf>;
 
-    /// Runs `body` once on the result of [`LiveContent::look_at_content`] and all delayed
+    /// Runs `body` once on the result of [`LiveContent::content_state`] and all delayed
     /// references, while no edit runs.
     ///
     /// # Errors
-    /// Fails as [`LiveContent::look_at_content`] does, or with any error of `body`.
+    /// Fails as [`LiveContent::content_state`] does, or with any error of `body`.
     fn quiesced_content(
         &self,
         location: Location,
@@ -71,7 +71,7 @@ impl Fiemap {
     pub(super) fn fill_live(&mut self, writer: &dyn LiveContent, size: usize) -> Result<()> {
         let (location, from) = (self.location, self.position.get());
         for _ in 0..ATTEMPTS {
-            let state = writer.look_at_content(location, from, WAITING_MAX)?;
+            let state = writer.content_state(location, from, WAITING_MAX)?;
             let waiting = &mut |extents: &[_]| writer.delayed_references_of(&state.view, extents);
             if let Some(found) = self.look(&state, size, waiting)? {
                 return self.take_live(&state, found);

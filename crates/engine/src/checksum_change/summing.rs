@@ -161,7 +161,7 @@ impl ChecksumChange<'_> {
     fn users_of(&self, view: &Filesystem, logical: Logical) -> Result<Vec<Location>> {
         let _excused = Excused::from_device_rule();
         let key = Key::new(ObjectId::new(logical.get()), ItemType::METADATA_ITEM, u64::MAX);
-        let extent = NonBlocking::lifted(|| self.engine.start_to_look().at_or_before(TreeId::EXTENT, &key))?;
+        let extent = NonBlocking::lifted(|| self.engine.start_reading().at_or_before(TreeId::EXTENT, &key))?;
         let Some(extent) = extent else {
             return Ok(Vec::new());
         };

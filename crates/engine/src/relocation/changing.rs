@@ -97,7 +97,7 @@ impl Job<'_> {
         let mut handle = self.engine.relocations().start_without_references(reads)?;
         let begin = Instant::now();
         let renaming = {
-            let _look = reads.look();
+            let _rule = reads.guard();
             match handle.relocation_step().plan(moved, blocks, new_chunks) {
                 Ok(Planned::Renaming(renaming)) => *renaming,
                 Ok(Planned::Other(other)) => return Ok(other),
@@ -112,7 +112,7 @@ impl Job<'_> {
         let is_unchanged = match alone {
             true => Ok(true),
             false => {
-                let _look = reads.look();
+                let _rule = reads.guard();
                 handle
                     .renamer()
                     .is_unchanged(&renaming)

@@ -38,7 +38,7 @@ impl Drop for Copies<'_> {
         if self.moved.is_empty() {
             return;
         }
-        let mut handle = self.engine.start_to_look();
+        let mut handle = self.engine.start_reading();
         for moved in &self.moved {
             handle.data_space().give_back(range_of(moved));
         }

@@ -94,7 +94,7 @@ impl<'a> Emptying<'a> {
 
     /// Returns a set of groups that are closed already. Makes no space for their content.
     pub(super) fn of_closed(engine: &'a Engine, groups: &[Logical]) -> Result<Self> {
-        let handle = engine.start_to_look();
+        let handle = engine.start_reading();
         let is_closed = |start: &&Logical| {
             let group = handle.core.groups.holding(start.get());
             group.is_some_and(|group| group.start == start.get() && group.read_only)
@@ -185,7 +185,7 @@ impl<'a> Emptying<'a> {
     /// Returns whether readers need the old content of the groups, or writers or a trim hold a part
     /// of their space.
     fn is_held(&self) -> bool {
-        let handle = self.engine.start_to_look();
+        let handle = self.engine.start_reading();
         let mut left = self
             .groups
             .iter()
@@ -195,7 +195,7 @@ impl<'a> Emptying<'a> {
 
     /// Leaves the groups that still exist to a later commit. The groups keep their mark.
     fn leave(&mut self) -> usize {
-        let mut handle = self.engine.start_to_look();
+        let mut handle = self.engine.start_reading();
         let groups = core::mem::take(&mut self.groups);
         let left: Vec<Logical> = groups
             .into_iter()

@@ -165,7 +165,7 @@ impl<'a> Job<'a> {
         let mut from = group.get();
         loop {
             let count = self.batch_extents;
-            let start = self.engine.start_to_look();
+            let start = self.engine.start_reading();
             // The second half is read ahead.
             let (handle, listed) = self.engine.retry(start, |handle| {
                 handle.core.extents_from(from, end, count.exact_mul(2))

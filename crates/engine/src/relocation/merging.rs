@@ -65,7 +65,7 @@ impl Relocations<'_> {
     /// # Errors
     /// Fails if the root tree cannot be read, or holds a root item that fails its check.
     pub fn trees(&self) -> Result<Vec<RelocationTree>> {
-        let start = self.engine.start_to_look();
+        let start = self.engine.start_reading();
         let (_, trees) = self
             .engine
             .retry(start, |handle| handle.relocation_step().trees())?;

@@ -17,7 +17,7 @@ impl Relocations<'_> {
     /// Divides tree blocks into those of the volume's own trees and those of subvolumes.
     pub(super) fn divide_blocks(&self, blocks: &[Logical]) -> Result<(Vec<Logical>, Vec<Logical>)> {
         let (mut own, mut shareable) = (Vec::new(), Vec::new());
-        let mut handle = self.engine.start_to_look();
+        let mut handle = self.engine.start_reading();
         for block in blocks {
             let owner;
             (handle, owner) = self

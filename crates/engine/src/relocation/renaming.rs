@@ -197,7 +197,7 @@ impl Renamer<'_> {
         for (tree, key) in &closure.items {
             let open = self.running.open_tree(*tree)?.tree.clone();
             let mut is_same = false;
-            open.look(key, |data| {
+            open.with_item(key, |data| {
                 is_same =
                     disk_of(key, data, sector_bytes).is_some_and(|disk| closure.data.contains_key(&disk));
             })?;

@@ -52,7 +52,7 @@ impl Relocations<'_> {
     /// Returns the items of these extents, and the block group of the first; `None` if one of the
     /// extents cannot move.
     fn movable(&self, extents: &[DataRange]) -> Result<Option<(Logical, Vec<ExtentItem>)>> {
-        let start = self.engine.start_to_look();
+        let start = self.engine.start_reading();
         let (handle, items) = self.engine.retry(start, |handle| {
             let mut items = Vec::with_capacity(extents.len());
             for extent in extents {

@@ -186,18 +186,18 @@ impl EditableTree {
         Ok(if place.found { place.item(0) } else { None })
     }
 
-    /// Lends the data of the item with exactly this key to `look`, without keeping its leaf.
+    /// Lends the data of the item with exactly this key to `read`, without keeping its leaf.
     /// Returns false if the item does not exist.
     ///
     /// # Errors
     /// Fails if a block on the path cannot be read.
-    pub fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
+    pub fn with_item(&self, key: &Key, read: impl FnOnce(&[u8])) -> Result<bool> {
         let place = self.leaf_of(key)?;
         let item = match &place.leaf {
             Some((leaf, slot)) if place.found => leaf.block().item(*slot),
             _ => None,
         };
-        Ok(item.map(|item| look(item.data)).is_some())
+        Ok(item.map(|item| read(item.data)).is_some())
     }
 
     /// Returns the last item whose key is not above `key`.
@@ -210,14 +210,14 @@ impl EditableTree {
         Ok(place.item(usize::from(!place.found)))
     }
 
-    /// Calls `look` with each item from `from` on, in order, until `look` returns `Break`; does not
+    /// Calls `read` with each item from `from` on, in order, until `read` returns `Break`; does not
     /// keep the leaves.
     ///
     /// # Errors
-    /// Fails if a block on the path cannot be read. Before that error, `look` has received the
+    /// Fails if a block on the path cannot be read. Before that error, `read` has received the
     /// items in front of the unreadable block.
-    pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
-        self.scan_leaves(*from, false, look)
+    pub fn scan(&self, from: &Key, read: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.scan_leaves(*from, false, read)
     }
 
     /// Lends items to a callback like [`scan`](Self::scan). If no item has the key `from`, the scan
@@ -228,16 +228,16 @@ impl EditableTree {
     pub fn scan_from_before(
         &self,
         from: &Key,
-        look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
+        read: impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.scan_leaves(*from, true, look)
+        self.scan_leaves(*from, true, read)
     }
 
     fn scan_leaves(
         &self,
         mut from: Key,
         mut with_one_before: bool,
-        mut look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
+        mut read: impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         loop {
             let place = self.leaf_of(&from)?;
@@ -248,7 +248,7 @@ impl EditableTree {
                 // Clamp: no item precedes slot 0.
                 let mut slot = slot.saturating_sub(before);
                 while let Some(item) = block.item(slot) {
-                    if look(&item.key, item.data).is_break() {
+                    if read(&item.key, item.data).is_break() {
                         return Ok(());
                     }
                     slot = slot.exact_add(1);

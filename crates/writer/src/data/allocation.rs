@@ -62,7 +62,7 @@ impl WriteBack<'_> {
         } else {
             Vec::new()
         };
-        let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.filesystem.start_to_look());
+        let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.filesystem.start_reading());
         let written = self.filesystem.write_data_beside(writes).map_err(of_host);
         self.filesystem.data().note_host_space(&written);
         written?;

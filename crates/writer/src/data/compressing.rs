@@ -146,7 +146,7 @@ impl Content<'_> {
         if flags.contains(InodeFlags::COMPRESS) {
             let value = self
                 .filesystem
-                .look(|operation| operation.xattr(self.location, COMPRESSION_NAME))?;
+                .read_under_lock(|operation| operation.xattr(self.location, COMPRESSION_NAME))?;
             own = value.and_then(|value| CompressionProperty::parse(&value).ok());
         }
         let property = match own {

@@ -59,7 +59,7 @@ impl Content<'_> {
     fn item(&self) -> Result<InodeItem> {
         if let Some(inode) = self.inode {
             let known = |state: &InodeState| state.newest().filter(|_| !state.is_going);
-            let found = self.filesystem.steps().look_once(|| known(&inode.read()));
+            let found = self.filesystem.steps().read_once(|| known(&inode.read()));
             if let Some(item) = found {
                 return Ok(item);
             }
@@ -73,9 +73,9 @@ impl Content<'_> {
         self.file.waiting.write().size = Some(size);
     }
 
-    /// Runs `look` on the dirty data.
-    pub(super) fn look_at_dirty<T>(&self, look: impl FnOnce(&DirtyData) -> T) -> T {
-        look(&self.file.waiting.read().pending)
+    /// Runs `read` on the dirty data.
+    pub(super) fn with_dirty<T>(&self, look: impl FnOnce(&DirtyData) -> T) -> T {
+        read(&self.file.waiting.read().pending)
     }
 
     /// Changes the dirty data.
@@ -84,7 +84,7 @@ impl Content<'_> {
     }
 
     pub(super) fn waiting_ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
-        self.look_at_dirty(|pending| pending.ranges(from, count))
+        self.with_dirty(|pending| pending.ranges(from, count))
     }
 
     /// Returns the inode item of a writable file. Fails if the file's content must not be written.
@@ -98,7 +98,7 @@ impl Content<'_> {
         let item = if is_known(&self.state.tree) {
             self.item()?
         } else {
-            self.filesystem.look(|operation| {
+            self.filesystem.read_under_lock(|operation| {
                 operation.require_writable(location)?;
                 operation.inode(location)
             })?

@@ -150,7 +150,7 @@ impl Content<'_> {
         // The write-back that just ran changed the inode, so this call reads the inode again.
         let item = self
             .filesystem
-            .look(|operation| self.require_still_there(operation))?;
+            .read_under_lock(|operation| self.require_still_there(operation))?;
         let mut inserted = 0_usize;
         let done = self.insert(&item, size, &insertions, sums, false, &mut inserted);
         if let Err(error) = done {

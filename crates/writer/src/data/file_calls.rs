@@ -51,7 +51,7 @@ impl<'v> Contents<'v> {
                 None => self
                     .filesystem
                     .live_inodes()
-                    .look(id, |inode| inode.content.clone())
+                    .with(id, |inode| inode.content.clone())
                     .flatten(),
             };
             let file = shown.unwrap_or_else(|| table.file(id));
@@ -139,7 +139,7 @@ impl<'v> Contents<'v> {
         let pending = self
             .filesystem
             .live_inodes()
-            .look(id, |inode| !inode.pending.is_empty());
+            .with(id, |inode| !inode.pending.is_empty());
         pending.unwrap_or(false)
     }
 

@@ -132,7 +132,7 @@ impl WriteBack<'_> {
     /// commits and retries once: the commit discards freed extents on the host.
     fn with_host_space(&self, write_back: impl Fn() -> Result<()>) -> Result<()> {
         match write_back() {
-            Err(Error::OutOfHostSpace(_)) if self.filesystem.start_to_look().is_dirty() => {
+            Err(Error::OutOfHostSpace(_)) if self.filesystem.start_reading().is_dirty() => {
                 self.filesystem.commit_metadata()?;
                 write_back()
             }
@@ -187,7 +187,7 @@ impl Content<'_> {
         }
         let found = self
             .filesystem
-            .look(|operation| self.require_still_there(operation));
+            .read_under_lock(|operation| self.require_still_there(operation));
         let item = match found {
             Ok(item) => item,
             Err(error) if is_of_gone_file(&error) => {
@@ -235,9 +235,9 @@ impl Content<'_> {
 
     fn has_to_write_back(&self, range: Option<&Range<u64>>) -> bool {
         match range {
-            None => self.has_pending_times() || !self.look_at_dirty(DirtyData::is_empty),
+            None => self.has_pending_times() || !self.with_dirty(DirtyData::is_empty),
             Some(range) => {
-                let waits = self.look_at_dirty(|dirty| dirty.ranges(range.start, 1));
+                let waits = self.with_dirty(|dirty| dirty.ranges(range.start, 1));
                 waits.first().is_some_and(|first| first.start < range.end)
             }
         }
@@ -253,7 +253,7 @@ impl Content<'_> {
                 let new_bytes = taken.new_bytes.min(taken.reserved);
                 self.release(new_bytes);
                 self.unreserve(taken.reserved.exact_sub(new_bytes));
-                if self.look_at_dirty(DirtyData::is_empty) {
+                if self.with_dirty(DirtyData::is_empty) {
                     self.end_clean();
                 }
                 Ok(())

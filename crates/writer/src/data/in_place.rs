@@ -60,7 +60,7 @@ impl Access<'_> {
                 continue;
             };
             // A relocation copies this block group, so its content must not change.
-            if self.look().core().groups.is_read_only(slice.disk.get()) {
+            if self.lookups().core().groups.is_read_only(slice.disk.get()) {
                 continue;
             }
             let is_exclusive = match last {
@@ -159,7 +159,7 @@ fn overwritable<'a>(
 impl Content<'_> {
     /// Returns whether all of a range may be overwritten in place.
     pub(super) fn is_in_place(&self, range: &Range<u64>) -> Result<bool> {
-        self.filesystem.look(|operation| {
+        self.filesystem.read_under_lock(|operation| {
             let item = operation.inode(self.location)?;
             let parts = operation.in_place_parts(self.location, &item, range)?;
             let mut at = range.start;

@@ -21,14 +21,14 @@ impl Access<'_> {
             return Ok(true);
         }
         let tree = location.subvolume.tree();
-        let last_snapshot = self.look().root_item(tree)?.last_snapshot;
+        let last_snapshot = self.lookups().root_item(tree)?.last_snapshot;
         if stored.extent.generation <= last_snapshot {
             return Ok(false);
         }
         let Some(disk) = stored.disk() else {
             return Ok(false);
         };
-        let references = self.look().data_references(disk)?;
+        let references = self.lookups().data_references(disk)?;
         if references <= 1 {
             return Ok(true);
         }
@@ -51,13 +51,13 @@ impl Access<'_> {
     /// Returns the item that covers `at`, or the first item after it.
     pub(crate) fn extent_from(&mut self, location: Location, at: u64) -> Result<Option<Stored>> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.look().core().format.sector_bytes;
+        let sector_bytes = self.lookups().core().format.sector_bytes;
         let wanted = FileExtent::key(location.inode, FileOffset::new(at));
         let is_ours = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
         // No item begins before offset zero.
         let before = match at {
             0 => None,
-            _ => self.look().at_or_before(tree, &wanted)?,
+            _ => self.lookups().at_or_before(tree, &wanted)?,
         };
         if let Some(item) = before.filter(|item| is_ours(&item.key())) {
             let stored = Stored::parse(tree, &item.key(), item.data(), sector_bytes)?;
@@ -65,7 +65,7 @@ impl Access<'_> {
                 return Ok(Some(stored));
             }
         }
-        let after = self.look().at_or_after(tree, &wanted)?;
+        let after = self.lookups().at_or_after(tree, &wanted)?;
         let after = after.filter(|item| is_ours(&item.key()));
         after
             .map(|item| Stored::parse(tree, &item.key(), item.data(), sector_bytes))
@@ -139,7 +139,7 @@ impl FileItems<'_, '_> {
     /// Removes the items that begin in the range. None of these items may extend past the range.
     fn remove_whole(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.operation.look().core().format.sector_bytes;
+        let sector_bytes = self.operation.lookups().core().format.sector_bytes;
         let key = |at| FileExtent::key(location.inode, FileOffset::new(at));
         let mut removed: Vec<Result<Stored>> = Vec::new();
         self.operation

@@ -123,7 +123,7 @@ impl Content<'_> {
         }
         self.load_inline()?;
         self.out_of_tree(Self::write_back)?;
-        let wanted = self.filesystem.look(|operation| {
+        let wanted = self.filesystem.read_under_lock(|operation| {
             let mut sum = 0_u64;
             let mut at = sectors.start;
             while let Some(gap) = operation.next_gap(self.location, &(at..sectors.end))? {
@@ -180,7 +180,7 @@ impl Content<'_> {
         if dirty.first().is_some_and(|dirty| dirty.start < sectors.end) {
             return Ok(false);
         }
-        self.filesystem.look(|operation| {
+        self.filesystem.read_under_lock(|operation| {
             let mut at = sectors.start;
             // Adjacent holes may have an item each.
             while at < sectors.end {

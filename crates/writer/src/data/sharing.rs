@@ -251,7 +251,9 @@ fn read(
 
 /// Returns an error for a source that has no content.
 fn require_file(target: &Content<'_>, source: Location) -> Result<()> {
-    let item = target.filesystem.look(|operation| operation.inode(source))?;
+    let item = target
+        .filesystem
+        .read_under_lock(|operation| operation.inode(source))?;
     match item.kind() {
         FileKind::Regular => Ok(()),
         FileKind::Directory => Err(Error::IsADirectory { location: source }),
@@ -289,7 +291,7 @@ fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Loca
         });
     }
     let location = target.location;
-    target.filesystem.look(|operation| {
+    target.filesystem.read_under_lock(|operation| {
         let (from, to) = (operation.inode(source)?, operation.inode(location)?);
         if (from.flags ^ to.flags).contains(InodeFlags::NODATASUM) {
             return Err(Error::Invalid {

@@ -115,7 +115,7 @@ impl WriteBack<'_> {
 
     fn write_contents(&self, contents: &mut [Content<'_>]) -> Result<()> {
         self.filesystem.require_writing()?;
-        let items = self.filesystem.look(|operation| {
+        let items = self.filesystem.read_under_lock(|operation| {
             let items = contents.iter().map(|content| content.item_if_there(operation));
             items.collect::<Result<Vec<_>>>()
         })?;
@@ -274,7 +274,7 @@ impl Content<'_> {
 
     /// Returns whether the file's content can be written back in a batch.
     fn goes_with_others(&mut self, item: &InodeItem) -> Result<bool> {
-        let ranges = self.look_at_dirty(|dirty| match dirty.is_empty() {
+        let ranges = self.with_dirty(|dirty| match dirty.is_empty() {
             true => 0,
             false => dirty.ranges(0, RANGES_MAX.saturating_add(1)).len(),
         });

@@ -72,7 +72,7 @@ impl Content<'_> {
     /// Inline content becomes dirty if it cannot stay inline in the larger file; the write-back
     /// stores it as an extent.
     pub(super) fn grow(&mut self, size: u64) -> Result<()> {
-        let has_first = self.look_at_dirty(|pending| pending.has(0));
+        let has_first = self.with_dirty(|pending| pending.has(0));
         if !has_first && self.size()? <= self.sector_bytes {
             self.reserve(self.sector_bytes)?;
         }
@@ -109,7 +109,7 @@ impl Content<'_> {
     /// Zeroes a part of one sector in dirty data, unless that part is already zero.
     pub(super) fn zero_part(&mut self, part: Range<u64>) -> Result<()> {
         let at = self.align_down(part.start);
-        if !self.look_at_dirty(|pending| pending.has(at)) {
+        if !self.with_dirty(|pending| pending.has(at)) {
             let mut sector = vec![0; self.sector_bytes.narrow::<usize>()];
             self.read_items(at, &mut sector)?;
             let inside = |place: u64| place.saturating_sub(at).narrow::<usize>();
@@ -160,7 +160,9 @@ impl Content<'_> {
         let tree = self.location.subvolume.tree();
         let first = FileExtent::key(self.location.inode, FileOffset::new(range.start));
         let last = FileExtent::key(self.location.inode, FileOffset::new(range.end.saturating_sub(1)));
-        let view = self.filesystem.look(|operation| operation.view_of(tree))?;
+        let view = self
+            .filesystem
+            .read_under_lock(|operation| operation.view_of(tree))?;
         let mut cursor = view.cursor(ReadAhead::Backward);
         cursor.seek_at_or_before(&last)?;
         for _ in 0..STEP_ITEMS {
@@ -185,7 +187,7 @@ fn remove(operation: &mut Operation<'_>, location: Location, range: &Range<u64>)
         operation.file_items().count_bytes(location, 0, gone)?;
     }
     let size = operation.inode(location)?.size.get();
-    let sector_bytes = u64::from(operation.look().core().format.sector_bytes);
+    let sector_bytes = u64::from(operation.lookups().core().format.sector_bytes);
     let size_end = size.checked_next_multiple_of(sector_bytes).unwrap_or(size);
     if range.start < size_end {
         operation

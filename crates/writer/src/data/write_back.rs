@@ -122,7 +122,7 @@ impl Content<'_> {
             let range = range_of(run);
             let parts = self
                 .filesystem
-                .look(|operation| operation.in_place_parts(self.location, item, &range))?;
+                .read_under_lock(|operation| operation.in_place_parts(self.location, item, &range))?;
             let mut at = range.start;
             for part in parts {
                 let (made, gave_up) = self

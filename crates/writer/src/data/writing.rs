@@ -137,9 +137,9 @@ impl WritableFilesystem {
     pub(super) fn lies_in_tree(&self, location: Location) -> Result<bool> {
         let key = FileExtent::key(location.inode, FileOffset::MIN);
         let tree = self.live().tree(location.subvolume.tree())?;
-        self.live().look(|| {
+        self.live().read_whole(|| {
             let mut found = false;
-            tree.look(&key, |data| found = is_inline(data))?;
+            tree.with_item(&key, |data| found = is_inline(data))?;
             Ok(found)
         })
     }
@@ -202,7 +202,7 @@ impl Content<'_> {
         if !self.needs_no_items(&place)? {
             return Ok(None);
         }
-        let missing = self.look_at_dirty(|pending| pending.missing_bytes(&place.sectors));
+        let missing = self.with_dirty(|pending| pending.missing_bytes(&place.sectors));
         let tree = self.location.subvolume.tree();
         let limits = self.filesystem.quota_limits();
         let reserved = limits.charge(tree, missing).and_then(|charged| {
@@ -227,14 +227,13 @@ impl Content<'_> {
             return Ok(false);
         }
         let is_whole = |at: u64, is_part: bool| {
-            let waits = || self.look_at_dirty(|pending| pending.has(at));
+            let waits = || self.with_dirty(|pending| pending.has(at));
             !is_part || at >= place.size || waits() || buttress_faults::on("in-flight-sector-unread")
         };
         let is_whole = is_whole(place.sectors.start, place.sectors.start != place.offset)
             && is_whole(self.align_down(place.end), place.sectors.end != place.end);
         Ok(is_whole
-            && (self.look_at_dirty(|pending| pending.has(0))
-                || !self.filesystem.lies_in_tree(self.location)?))
+            && (self.with_dirty(|pending| pending.has(0)) || !self.filesystem.lies_in_tree(self.location)?))
     }
 
     /// Returns the destination of content of this length. Fails if the file does not accept content
@@ -294,7 +293,7 @@ impl Content<'_> {
     /// extent.
     pub(super) fn reserve_for(&mut self, sectors: &Range<u64>) -> Result<()> {
         let missing = |pending: &DirtyData| (pending.missing_bytes(sectors), pending.has(0));
-        let (mut bytes, has_first) = self.look_at_dirty(missing);
+        let (mut bytes, has_first) = self.with_dirty(missing);
         if sectors.start > 0 && self.size()? <= self.sector_bytes && !has_first {
             bytes = bytes.saturating_add(self.sector_bytes);
         }
@@ -310,7 +309,7 @@ impl Content<'_> {
 
     /// Makes the sector at `at` dirty with the content that the file has there.
     pub(super) fn load(&mut self, at: u64) -> Result<()> {
-        if self.look_at_dirty(|pending| pending.has(at)) || at >= self.size()? {
+        if self.with_dirty(|pending| pending.has(at)) || at >= self.size()? {
             return Ok(());
         }
         let mut sector = vec![0; self.sector_bytes.narrow::<usize>()];
@@ -322,7 +321,7 @@ impl Content<'_> {
     /// Makes sector 0 dirty if the file's content is inline, because a write will add content after
     /// it.
     pub(super) fn load_inline(&mut self) -> Result<()> {
-        if self.look_at_dirty(|pending| pending.has(0)) || self.size()? == 0 {
+        if self.with_dirty(|pending| pending.has(0)) || self.size()? == 0 {
             return Ok(());
         }
         if self.filesystem.lies_in_tree(self.location)? {
@@ -340,10 +339,10 @@ impl Content<'_> {
         };
         let end = offset.saturating_add(u64_of(length));
         let sectors = self.align_down(offset)..self.align_up(end);
-        if self.look_at_dirty(|pending| pending.missing_bytes(&sectors)) > 0 {
+        if self.with_dirty(|pending| pending.missing_bytes(&sectors)) > 0 {
             self.read_items(offset, buffer)?;
         }
-        self.look_at_dirty(|pending| pending.read(offset, buffer));
+        self.with_dirty(|pending| pending.read(offset, buffer));
         Ok(length)
     }
 

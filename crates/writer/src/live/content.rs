@@ -168,7 +168,7 @@ impl LiveReads<'_> {
         let (planned, _hold) = loop {
             let whole = offset..end;
             let ranges = core::slice::from_ref(&whole);
-            let (planned, hold) = self.look(|| self.plan_held(&trees, location, &item, ranges))?;
+            let (planned, hold) = self.read_whole(|| self.plan_held(&trees, location, &item, ranges))?;
             if hold
                 .as_ref()
                 .is_none_or(|hold| self.filesystem.is_running_still(hold))

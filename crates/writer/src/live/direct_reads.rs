@@ -38,7 +38,8 @@ impl LiveReads<'_> {
             self.filesystem.writeback().write_file(location)?;
         }
         let tree = self.tree(location.subvolume.tree())?;
-        let found = self.look(|| tree.with(|tree| find_kept(tree, location, sector_bytes, &(start..end))))?;
+        let found =
+            self.read_whole(|| tree.with(|tree| find_kept(tree, location, sector_bytes, &(start..end))))?;
         match found {
             None => Ok(true),
             Some(Kept::Compressed) => Ok(false),

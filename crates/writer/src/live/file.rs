@@ -75,7 +75,7 @@ impl LiveFile {
             item.map(|item| (item, state.content.clone()))
         };
         if self.is_current() {
-            let found = self.filesystem.steps().look_once(|| {
+            let found = self.filesystem.steps().read_once(|| {
                 of_file.require_subvolume(self.location.subvolume)?;
                 Ok::<_, Error>(known(&self.inode.read()))
             });

@@ -29,7 +29,7 @@ impl LiveReads<'_> {
             .map(|(directory, name)| DirItem::key(directory.inode, name))
             .collect();
         keys.sort_unstable();
-        self.fault_in_to_look(subvolume.tree(), &keys)?;
+        self.fault_in_for_reads(subvolume.tree(), &keys)?;
         let entries: Vec<Option<DirEntry>> = names
             .iter()
             .map(|(directory, name)| self.lookup(*directory, name))
@@ -50,7 +50,7 @@ impl LiveReads<'_> {
 
     /// Faults in the blocks that lookups of these keys of a tree will need. The keys must be in
     /// order.
-    fn fault_in_to_look(&self, id: TreeId, keys: &[Key]) -> Result<()> {
+    fn fault_in_for_reads(&self, id: TreeId, keys: &[Key]) -> Result<()> {
         let tree = self.tree(id)?;
         let mut reads = FaultIn::default();
         loop {

@@ -143,7 +143,7 @@ impl<'a, 'b> Collector<'a, 'b> {
     pub(super) fn collect(mut self, inode: InodeNumber) -> Walk<Batch> {
         let tree = self.tree();
         self.require_log_of_subvolume()?;
-        let names = self.operation.look().names().of(tree);
+        let names = self.operation.lookups().names().of(tree);
         if names.is_some_and(|names| names.is_full()) {
             return Err(Stop::Commit(CommitCause::ManyNames));
         }
@@ -194,7 +194,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         let tree = self.tree();
         self.operation.require_subvolume(self.subvolume)?;
         let generation = self.generation;
-        let item = self.operation.look().root_item(tree)?;
+        let item = self.operation.lookups().root_item(tree)?;
         match item.otransid == generation {
             true => Err(Stop::Commit(CommitCause::NewSubvolume)),
             false => Ok(()),
@@ -312,7 +312,7 @@ impl<'a, 'b> Collector<'a, 'b> {
             if parent.replace(*directory) != Some(*directory) {
                 self.reach(*directory)?;
             }
-            let changes = self.operation.look().names().of(tree);
+            let changes = self.operation.lookups().names().of(tree);
             let others: Vec<RemovedName> = changes.map_or_else(Vec::new, |changes| {
                 let others = changes.under(*directory, name);
                 others
@@ -324,7 +324,7 @@ impl<'a, 'b> Collector<'a, 'b> {
                 self.let_go(&other)?;
             }
         }
-        let changes = self.operation.look().names().of(tree);
+        let changes = self.operation.lookups().names().of(tree);
         let lost: Vec<RemovedName> = changes.map_or_else(Vec::new, |changes| {
             let lost = changes.of_inode(inode);
             lost.filter(|lost| lost.is_committed).cloned().collect()
@@ -346,7 +346,7 @@ impl<'a, 'b> Collector<'a, 'b> {
             let Some(item) = self.living(at)? else {
                 return Ok(());
             };
-            let changes = self.operation.look().names().of(tree);
+            let changes = self.operation.lookups().names().of(tree);
             let is_moved = changes.is_some_and(|changes| changes.of_inode(at).next().is_some());
             if item.generation == self.generation || is_moved {
                 self.want(at, Extent::Existence);
@@ -359,7 +359,7 @@ impl<'a, 'b> Collector<'a, 'b> {
                 return Ok(());
             }
             let first = InodeRefs::key(at, InodeNumber::MIN);
-            let found = self.operation.look().at_or_after(tree, &first)?;
+            let found = self.operation.lookups().at_or_after(tree, &first)?;
             let key = found.map(|item| item.key());
             let Some(key) =
                 key.filter(|key| key.objectid == first.objectid && key.item_type == ItemType::INODE_REF)

@@ -28,7 +28,7 @@ const EXTENTS_MAX: usize = 1 << 16;
 impl Collector<'_, '_> {
     /// Collects the extents and checksums of a file or symlink.
     pub(super) fn content(&mut self, inode: InodeNumber, item: &InodeItem) -> Walk {
-        let sector_bytes = self.operation.look().core().sector_bytes();
+        let sector_bytes = self.operation.lookups().core().sector_bytes();
         let size_end = item
             .size
             .get()
@@ -43,7 +43,7 @@ impl Collector<'_, '_> {
             let mut logged: Vec<Item> = Vec::new();
             let mut at = range.start;
             for (key, data) in items {
-                let sector_bytes = self.operation.look().core().format.sector_bytes;
+                let sector_bytes = self.operation.lookups().core().format.sector_bytes;
                 let stored = Stored::parse(self.tree(), &key, &data, sector_bytes)?;
                 covered.start = covered.start.min(stored.start);
                 covered.end = covered.end.max(stored.end);
@@ -70,9 +70,9 @@ impl Collector<'_, '_> {
         let location = Location::new(self.subvolume, inode);
         let changed = self
             .operation
-            .look()
+            .lookups()
             .inodes()
-            .look_at_log(location, self.generation, |log| log.changed.clone());
+            .with_log(location, self.generation, |log| log.changed.clone());
         let Some(mut changed) = changed else {
             return core::iter::once(whole).collect();
         };
@@ -85,9 +85,9 @@ impl Collector<'_, '_> {
     /// Returns the items of a file that overlap a range.
     fn extents_in(&mut self, inode: InodeNumber, range: &Range<u64>) -> Walk<Vec<Item>> {
         let tree = self.tree();
-        let sector_bytes = self.operation.look().core().format.sector_bytes;
+        let sector_bytes = self.operation.lookups().core().format.sector_bytes;
         let start = FileExtent::key(inode, FileOffset::new(range.start));
-        let open = self.operation.look().open_tree(tree)?.tree.clone();
+        let open = self.operation.lookups().open_tree(tree)?.tree.clone();
         let mut from = start;
         if let Some(before) = open.at_or_before(&start)? {
             let key = before.key();
@@ -139,9 +139,9 @@ impl Collector<'_, '_> {
             _ => (slice.disk, slice.disk_bytes),
         };
         let end = start.saturating_add(length);
-        let format = &self.operation.look().core().format;
+        let format = &self.operation.lookups().core().format;
         let (sector_bytes, checksum_type) = (format.sector_bytes, format.checksum_type);
-        let tree = self.operation.look().open_tree(TreeId::CHECKSUM)?.tree.clone();
+        let tree = self.operation.lookups().open_tree(TreeId::CHECKSUM)?.tree.clone();
         let before = tree.at_or_before(&ChecksumItem::key(start))?;
         let from = before
             .map(|item| item.key())

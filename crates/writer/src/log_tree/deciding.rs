@@ -29,7 +29,7 @@ pub(super) fn collect(
         return Ok(Collected::Committed);
     }
     if item.transid < generation {
-        let is_durable = item.transid <= operation.look().core().durable;
+        let is_durable = item.transid <= operation.lookups().core().durable;
         return Ok(match is_durable {
             true => Collected::Committed,
             false => Collected::Committing,
@@ -38,11 +38,11 @@ pub(super) fn collect(
     if log.generation != generation {
         *log = SubvolumeLog {
             generation,
-            tree: Some(operation.look().new_log(generation)),
+            tree: Some(operation.lookups().new_log(generation)),
             ..SubvolumeLog::default()
         };
     }
-    if operation.look().core().has_new_chunk {
+    if operation.lookups().core().has_new_chunk {
         return Ok(Collected::Commit(CommitCause::NewChunk));
     }
     if log.is_broken {
@@ -79,9 +79,9 @@ fn logged_already(
     }
     let generation = operation.generation();
     let state = operation
-        .look()
+        .lookups()
         .inodes()
-        .look_at_log(location, generation, |state| {
+        .with_log(location, generation, |state| {
             let logged = state.logged.as_deref().cloned();
             logged.filter(|_| state.changed.is_empty())
         });
@@ -108,7 +108,7 @@ fn mark(operation: &mut Access<'_>, location: Location, batch: &Batch) {
             continue;
         };
         let last_index = of_inode.entries.last().map(|(key, _)| key.offset);
-        operation.look().with_log_state(at, generation, |state| {
+        operation.lookups().with_log_state(at, generation, |state| {
             state.changed = Default::default();
             let batch = u64::MAX;
             state.logged = Some(Box::new(Logged { item, batch }));

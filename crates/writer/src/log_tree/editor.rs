@@ -82,7 +82,7 @@ impl Editor<'_> {
     /// Inserts an item unless an identical one exists: an unchanged block is not written again.
     fn put_changed(&mut self, key: &Key, data: &[u8]) -> Result<()> {
         let mut is_same = false;
-        self.tree.look(key, |present| is_same = present == data)?;
+        self.tree.with_item(key, |present| is_same = present == data)?;
         match is_same {
             true => Ok(()),
             false => self.put(key, data),

@@ -14,7 +14,7 @@ impl Collector<'_, '_> {
     /// Collects the entries that a directory gained and lost.
     pub(super) fn entries(&mut self, directory: InodeNumber, item: &InodeItem) -> Walk {
         let tree = self.tree();
-        let changes = self.operation.look().names().of(tree);
+        let changes = self.operation.lookups().names().of(tree);
         if changes.is_some_and(|changes| changes.has_subvolume(directory)) {
             return Err(Stop::Commit(CommitCause::SubvolumeMoved));
         }
@@ -30,9 +30,9 @@ impl Collector<'_, '_> {
         let location = self.at(directory);
         let state = self
             .operation
-            .look()
+            .lookups()
             .inodes()
-            .look_at_log(location, self.generation, |log| {
+            .with_log(location, self.generation, |log| {
                 (log.first_index, log.last_logged_index)
             });
         let first = match item.generation == self.generation {
@@ -54,7 +54,7 @@ impl Collector<'_, '_> {
         let tree = self.tree();
         let first = DirItem::index_key(directory, from);
         let mut items = self.batch.inodes.room_for_entries();
-        let open = self.operation.look().open_tree(tree)?;
+        let open = self.operation.lookups().open_tree(tree)?;
         open.tree.scan(&first, |key, data| {
             if key.objectid != first.objectid || key.item_type != ItemType::DIR_INDEX {
                 return ControlFlow::Break(());

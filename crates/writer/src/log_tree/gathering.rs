@@ -40,7 +40,7 @@ impl Collector<'_, '_> {
         inodes.sort_unstable();
         inodes.dedup();
         let tree = self.tree();
-        let open = self.operation.look().open_tree(tree)?;
+        let open = self.operation.lookups().open_tree(tree)?;
         let Gathered { mut items, mut names } = core::mem::take(&mut self.gathered);
         items.clear();
         names.clear();
@@ -105,7 +105,11 @@ impl Collector<'_, '_> {
         };
         let tree = self.tree();
         let most = inodes.len().saturating_mul(2).saturating_add(PASSED_MAX);
-        let changed = self.operation.look().inodes().changed_items(tree, *first..=*last);
+        let changed = self
+            .operation
+            .lookups()
+            .inodes()
+            .changed_items(tree, *first..=*last);
         for (looked_at, (inode, item)) in changed.enumerate() {
             if looked_at >= most {
                 return items.clear();
@@ -122,7 +126,7 @@ impl Collector<'_, '_> {
         let tree = self.tree();
         let mut items = NamesAndAttributes::new();
         let mut has_others = false;
-        let open = self.operation.look().open_tree(tree)?;
+        let open = self.operation.lookups().open_tree(tree)?;
         open.tree
             .scan(&Key::new(object, ItemType::INODE_REF, 0), |key, data| {
                 if key.objectid != object || !is_logged(key.item_type) {

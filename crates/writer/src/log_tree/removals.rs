@@ -70,7 +70,7 @@ impl Collector<'_, '_> {
         // A replay also removes the inode's other names, since the inode never had only some of
         // them.
         let tree = self.tree();
-        let names = self.operation.look().names().of(tree);
+        let names = self.operation.lookups().names().of(tree);
         let others: Vec<RemovedName> = names.map_or_else(Vec::new, |names| {
             let others = names.of_inode(removed.inode);
             others
@@ -95,7 +95,7 @@ impl Collector<'_, '_> {
 
     pub(super) fn names_of_directory(&mut self, directory: InodeNumber, since: usize) -> Vec<RemovedName> {
         let tree = self.tree();
-        let names = self.operation.look().names().of(tree);
+        let names = self.operation.lookups().names().of(tree);
         names.map_or_else(Vec::new, |names| {
             names.of_directory(directory, since).cloned().collect()
         })

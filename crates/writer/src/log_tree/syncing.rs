@@ -152,7 +152,7 @@ impl LogTree<'_> {
         }
         let synced = self.filesystem.logs().joining.lock().synced;
         let id = (location.subvolume.tree(), location.inode);
-        let logged = self.filesystem.live_inodes().look(id, |state| {
+        let logged = self.filesystem.live_inodes().with(id, |state| {
             let (item, log) = (state.item?, &state.log);
             let logged = log.logged.as_deref()?;
             let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
@@ -232,7 +232,7 @@ impl LogTree<'_> {
         let mut log = shared.log.lock();
         let collected = self
             .filesystem
-            .look(|operation| collect(operation, &mut log, location, only_data))?;
+            .read_under_lock(|operation| collect(operation, &mut log, location, only_data))?;
         let batch = match collected {
             Collected::Batch(batch) => batch,
             Collected::Committed => return Ok(Logging::Durable),

@@ -140,7 +140,7 @@ impl LogTree<'_> {
             let left = guards.iter().flat_map(|(_, _, log)| &log.superseded);
             roots.spare.extend(left.map(|block| block.logical));
         }
-        let handle = self.filesystem.start_to_look();
+        let handle = self.filesystem.start_reading();
         let mut spare = self.take_spare(handle.core.generation);
         let taken = self
             .filesystem

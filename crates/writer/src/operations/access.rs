@@ -9,7 +9,7 @@
 
 use buttress_engine::checksums::checksum_key;
 use buttress_engine::data_options::DataOptions;
-use buttress_engine::look::Look;
+use buttress_engine::lookups::Lookups;
 use buttress_engine::reservation::Handle;
 use buttress_engine::running::Running;
 use buttress_engine::steps::Steps;
@@ -99,8 +99,8 @@ impl Access<'_> {
     }
 
     /// Returns the lookups of the running transaction.
-    pub(crate) fn look(&mut self) -> Look<'_> {
-        Look::new(&mut self.handle)
+    pub(crate) fn lookups(&mut self) -> Lookups<'_> {
+        Lookups::new(&mut self.handle)
     }
 
     pub(crate) fn get(&mut self, tree: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
@@ -152,7 +152,7 @@ impl Access<'_> {
 
     /// Returns an error for a deleted subvolume, whose tree remains only until it is dropped.
     pub(crate) fn require_subvolume(&mut self, subvolume: SubvolumeId) -> Result<()> {
-        let references = match self.look().root_item(subvolume.tree()) {
+        let references = match self.lookups().root_item(subvolume.tree()) {
             Ok(item) => item.references,
             Err(Error::TreeNotFound { .. }) => 0,
             Err(error) => return Err(error),
@@ -166,7 +166,7 @@ impl Access<'_> {
     /// Returns whether a subvolume is unfinished, so that no reader sees it. In an unfinished
     /// subvolume, inode flags forbid no change.
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
-        match self.look().open_tree(subvolume.tree()) {
+        match self.lookups().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),
             // Another call dropped the subvolume's tree.
             Err(Error::TreeNotFound { .. }) => Ok(false),
@@ -178,7 +178,7 @@ impl Access<'_> {
     pub(crate) fn require_writable(&mut self, location: Location) -> Result<()> {
         let subvolume = location.subvolume;
         self.require_subvolume(subvolume)?;
-        let open = self.look().open_tree(subvolume.tree())?;
+        let open = self.lookups().open_tree(subvolume.tree())?;
         if open.item.as_ref().is_some_and(RootItem::is_read_only) {
             return Err(Error::ReadOnlySubvolume { subvolume });
         }

@@ -242,7 +242,7 @@ impl Operation<'_> {
         } else if had_property {
             self.xattrs().remove_item(location, COMPRESSION_NAME)?;
         }
-        self.look().inodes().set_inherited(location, None);
+        self.lookups().inodes().set_inherited(location, None);
         self.touch_inode(location)?;
         self.change_inode(location, |item| item.flags = flags)
     }

@@ -263,7 +263,7 @@ impl WritableFilesystem {
             operation.reach(tree, &[OrphanItem::key(ObjectId::MAX)])?;
             let made =
                 operation.insert_inode(directory, None, &inherited_attributes, Plan::of_type(REGULAR))?;
-            operation.look().inodes().hold(made.0);
+            operation.lookups().inodes().hold(made.0);
             Ok(made)
         })?;
         let metadata = self.metadata_of(location, &item);
@@ -297,8 +297,8 @@ impl Access<'_> {
     /// Reads the tree blocks at which a new inode's items will be inserted.
     pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
         let node_bytes = u64::from(self.node_bytes());
-        self.look().core().quota_limits.allow(tree, node_bytes)?;
-        let number = self.look().next_inode_number(tree)?;
+        self.lookups().core().quota_limits.allow(tree, node_bytes)?;
+        let number = self.lookups().next_inode_number(tree)?;
         self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])
     }
 }

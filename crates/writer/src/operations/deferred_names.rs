@@ -44,9 +44,9 @@ impl Subvolumes<'_> {
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
     pub fn defer_names(&self, subvolume: SubvolumeId) -> Result<()> {
-        self.filesystem.look(|operation| {
+        self.filesystem.read_under_lock(|operation| {
             operation.require_unfinished(subvolume)?;
-            let tree = &operation.look().open_tree(subvolume.tree())?.tree;
+            let tree = &operation.lookups().open_tree(subvolume.tree())?.tree;
             tree.set_defers_names(true);
             Ok(())
         })

@@ -61,7 +61,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
 impl Access<'_> {
     /// Loads the leaves that receive a new entry, for its name and for its index.
     pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
-        let index = self.look().next_index(directory)?;
+        let index = self.lookups().next_index(directory)?;
         if self.defers_names(directory.subvolume)? {
             let key = DirItem::index_key(directory.inode, index);
             return self.reach(directory.subvolume.tree(), &[key]);
@@ -71,7 +71,7 @@ impl Access<'_> {
 
     /// Returns whether new names of this subvolume are deferred before they are inserted.
     pub(super) fn defers_names(&mut self, subvolume: SubvolumeId) -> Result<bool> {
-        Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
+        Ok(self.lookups().open_tree(subvolume.tree())?.tree.defers_names())
     }
 
     /// Loads the items of a directory entry, by name and by index.
@@ -81,7 +81,7 @@ impl Access<'_> {
     /// an index that the last commit still uses: Linux refuses such a log and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         if !buttress_faults::on("directory-index-of-removed-name") {
-            self.look().next_index(directory)?;
+            self.lookups().next_index(directory)?;
         }
         let keys = [
             DirItem::index_key(directory.inode, index),
@@ -116,7 +116,7 @@ impl Access<'_> {
 
     /// Returns the entry of a waiting name ([`buttress_engine::waiting_names`]).
     pub(super) fn waiting_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
-        let tree = &self.look().open_tree(directory.subvolume.tree())?.tree;
+        let tree = &self.lookups().open_tree(directory.subvolume.tree())?.tree;
         if tree.names_waiting() == 0 {
             return Ok(None);
         }

@@ -51,7 +51,7 @@ impl Access<'_> {
 impl Operation<'_> {
     /// Returns the attributes that a directory's extended attributes pass on to new inodes.
     fn inherited(&mut self, directory: Location) -> Result<Arc<Inherited>> {
-        if let Some(known) = self.look().inodes().inherited(directory) {
+        if let Some(known) = self.lookups().inodes().inherited(directory) {
             return Ok(known);
         }
         let default_acl = match self.xattr(directory, DEFAULT_NAME)? {
@@ -67,7 +67,7 @@ impl Operation<'_> {
             default_acl,
             compression,
         });
-        self.look()
+        self.lookups()
             .inodes()
             .set_inherited(directory, Some(Arc::clone(&inherited)));
         Ok(inherited)

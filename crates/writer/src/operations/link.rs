@@ -202,7 +202,7 @@ impl Operation<'_> {
             });
         }
         self.require_changeable(inode, item)?;
-        if item.nlink == 0 && !self.look().inodes().is_held(inode) {
+        if item.nlink == 0 && !self.lookups().inodes().is_held(inode) {
             return Err(Error::InodeNotFound { location: inode });
         }
         if item.nlink >= LINKS_MAX {
@@ -279,9 +279,9 @@ impl Operation<'_> {
         let generation = self.generation();
         let is_new_directory = self.inode(directory)?.generation == generation;
         let first_index = self
-            .look()
+            .lookups()
             .inodes()
-            .look_at_log(directory, generation, |log| log.first_index);
+            .with_log(directory, generation, |log| log.first_index);
         let first_index = first_index.flatten();
         let removed = RemovedName {
             directory: directory.inode,
@@ -307,10 +307,10 @@ impl Operation<'_> {
     ) -> Result<Left> {
         let item = self.inode(inode)?;
         // Cache the next number while the inode exists: a transaction must not reuse a number.
-        self.look().next_inode_number(inode.subvolume.tree())?;
+        self.lookups().next_inode_number(inode.subvolume.tree())?;
         let index = self.reach_name(directory, name, inode)?;
         let is_kept = item.nlink <= 1 && keeps(inode);
-        let is_held = is_kept || self.look().inodes().is_held(inode);
+        let is_held = is_kept || self.lookups().inodes().is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
             // The inode's reference to this name is removed with the inode's other items.
             self.remove_entry(directory, name, index)?;

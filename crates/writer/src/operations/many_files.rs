@@ -180,10 +180,10 @@ impl Operation<'_> {
             };
             let parent = self.require_directory(*directory)?;
             self.require_adding(*directory, &parent)?;
-            let index = self.look().next_index(*directory)?;
+            let index = self.lookups().next_index(*directory)?;
             self.reach(tree, &[DirItem::index_key(directory.inode, index)])?;
         }
-        let first = self.look().next_inode_number(tree)?;
+        let first = self.lookups().next_inode_number(tree)?;
         let count = u64_of(parts.len());
         let end = first
             .checked_add(count)
@@ -202,7 +202,7 @@ impl Operation<'_> {
             let Some((directory, _)) = files.first() else {
                 continue;
             };
-            let first_index = self.look().next_index(*directory)?;
+            let first_index = self.lookups().next_index(*directory)?;
             self.edit()
                 .inode_items()
                 .note_new_index(*directory, first_index)?;

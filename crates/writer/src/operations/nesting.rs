@@ -34,7 +34,7 @@ impl Operation<'_> {
         if directory.is_subvolume_root() {
             let tree = directory.subvolume.tree().object_id();
             let first = Key::new(tree, ItemType::ROOT_BACKREF, 0);
-            let Some(item) = self.look().at_or_after(TreeId::ROOT, &first)? else {
+            let Some(item) = self.lookups().at_or_after(TreeId::ROOT, &first)? else {
                 return Ok(None);
             };
             let key = item.key();
@@ -49,7 +49,7 @@ impl Operation<'_> {
             return Ok(Some(Location::new(parent, place.directory)));
         }
         let first = InodeRefs::key(directory.inode, InodeNumber::MIN);
-        let found = self.look().at_or_after(directory.subvolume.tree(), &first)?;
+        let found = self.lookups().at_or_after(directory.subvolume.tree(), &first)?;
         let key = found.map(|item| item.key());
         Ok(key
             .filter(|key| key.objectid == first.objectid && key.item_type == ItemType::INODE_REF)

@@ -93,7 +93,7 @@ impl WritableFilesystem {
     pub fn open_inode(&self, location: Location) -> Result<OpenInode> {
         self.note(|operation| {
             let item = operation.inode(location)?;
-            if item.nlink == 0 && !operation.look().inodes().is_held(location) {
+            if item.nlink == 0 && !operation.lookups().inodes().is_held(location) {
                 return Err(Error::InodeNotFound { location });
             }
             operation.begin().inodes.hold(location);
@@ -126,7 +126,7 @@ impl Orphans<'_> {
     /// Returns whether an inode without names has exactly one hold now.
     fn is_last_hold(&self, location: Location) -> bool {
         let is_last = |state: &InodeState| state.held == 1 && state.item.is_some_and(|item| item.nlink == 0);
-        self.filesystem.live_inodes().look(id_of(location), is_last) == Some(true)
+        self.filesystem.live_inodes().with(id_of(location), is_last) == Some(true)
     }
 
     /// Releases the last hold on an inode without names, and removes the inode: both in one edit, unless the inode has much
@@ -137,7 +137,7 @@ impl Orphans<'_> {
             operation.be_upkeep();
             operation.require_subvolume(location.subvolume)?;
             let is_orphan = operation.inode(location)?.nlink == 0;
-            if !is_orphan || operation.look().inodes().holders(location) > 1 {
+            if !is_orphan || operation.lookups().inodes().holders(location) > 1 {
                 return Ok(None);
             }
             operation
@@ -220,7 +220,9 @@ impl Orphans<'_> {
     }
 
     fn list(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {
-        let view = self.filesystem.look(|operation| operation.view_of(tree))?;
+        let view = self
+            .filesystem
+            .read_under_lock(|operation| operation.view_of(tree))?;
         let first = OrphanItem::key(ObjectId::new(from));
         let last = OrphanItem::key(ObjectId::MAX);
         view.range(first..=last, ReadAhead::None)
@@ -232,13 +234,13 @@ impl Orphans<'_> {
     /// Removes an orphan inode, or only its orphan item if the inode is gone or has names. Older
     /// kernels marked truncations with an orphan item, and a truncated file needs no other cleanup.
     fn clean_one(&self, location: Location) -> Result<bool> {
-        let (is_held, nlink) = self.filesystem.look(|operation| {
+        let (is_held, nlink) = self.filesystem.read_under_lock(|operation| {
             let nlink = match operation.inode(location) {
                 Ok(item) => Some(item.nlink),
                 Err(Error::InodeNotFound { .. }) => None,
                 Err(error) => return Err(error),
             };
-            Ok((operation.look().inodes().is_held(location), nlink))
+            Ok((operation.lookups().inodes().is_held(location), nlink))
         })?;
         if is_held {
             return Ok(false);
@@ -261,7 +263,7 @@ impl OrphanRemoval<'_, '_> {
     fn step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
         // Cache the next number while the inode exists: a transaction must not reuse a number.
         self.operation
-            .look()
+            .lookups()
             .next_inode_number(location.subvolume.tree())?;
         let end = self.end_of_step(location)?;
         self.operation.reach_inode(location)?;
@@ -319,7 +321,7 @@ impl OrphanRemoval<'_, '_> {
     /// them. Returns the bytes that the removed items had added to `nbytes`.
     fn remove_items(&mut self, location: Location, from: Key, end: Key) -> Result<u64> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.operation.look().core().format.sector_bytes;
+        let sector_bytes = self.operation.lookups().core().format.sector_bytes;
         let mut extents = Vec::new();
         let mut broken = None;
         self.operation

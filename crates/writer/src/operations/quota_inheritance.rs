@@ -37,7 +37,7 @@ impl Access<'_> {
     /// # Errors
     /// Fails with [`QuotaRefusal::NoGroup`] or [`QuotaRefusal::Levels`] for a requested group.
     fn inherited_groups(&mut self, member: QgroupId, inherits: &Inheritance<'_>) -> Result<Vec<QgroupId>> {
-        let Some(kind) = self.look().core().quota_kind() else {
+        let Some(kind) = self.lookups().core().quota_kind() else {
             return Ok(Vec::new());
         };
         let mut groups = inherits.groups.to_vec();
@@ -59,7 +59,7 @@ impl Access<'_> {
 
     /// Loads all items that a snapshot's group inherits from its source's.
     pub(super) fn reach_inherited_limits(&mut self, source: SubvolumeId) -> Result<()> {
-        if self.look().core().quota_kind() != Some(QuotaKind::Classic) {
+        if self.lookups().core().quota_kind() != Some(QuotaKind::Classic) {
             return Ok(());
         }
         let source = QgroupId::new(source.get());

@@ -20,8 +20,8 @@ impl Quotas<'_> {
     /// Fails with [`Error::Invalid`] if the volume has classic quotas, or no trace of simple quotas.
     /// Also fails if the job is cancelled, or with an error of a commit.
     pub fn remove_simple(&self, progress: &Progress) -> Result<()> {
-        let (kind, has_feature) = self.filesystem.look(|access| {
-            let kind = access.look().core().quota_kind();
+        let (kind, has_feature) = self.filesystem.read_under_lock(|access| {
+            let kind = access.lookups().core().quota_kind();
             Ok((kind, access.has(Incompat::SIMPLE_QUOTA)))
         })?;
         if kind == Some(QuotaKind::Classic) {

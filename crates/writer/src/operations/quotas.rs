@@ -70,10 +70,13 @@ impl Quotas<'_> {
     /// # Errors
     /// Fails if the root tree cannot be read, or no space is free.
     pub fn enable(&self, kind: QuotaKind) -> Result<bool> {
-        let count = self.filesystem.look(|access| access.live_subvolumes())?.len();
+        let count = self
+            .filesystem
+            .read_under_lock(|access| access.live_subvolumes())?
+            .len();
         self.filesystem
             .operate(Need::places(places_of_items(count.exact_mul(2))), |operation| {
-                if operation.look().core().quota_kind().is_some() {
+                if operation.lookups().core().quota_kind().is_some() {
                     return Ok(false);
                 }
                 let subvolumes = operation.live_subvolumes()?;
@@ -94,7 +97,7 @@ impl Quotas<'_> {
     /// Fails if the quota tree cannot be read.
     pub fn disable(&self) -> Result<bool> {
         self.filesystem.operate(Need::freeing(GROUP_PLACES), |operation| {
-            if operation.look().core().quota_kind().is_none() {
+            if operation.lookups().core().quota_kind().is_none() {
                 return Ok(false);
             }
             operation.reach(TreeId::ROOT, &[QUOTA_ROOT_KEY])?;
@@ -170,7 +173,7 @@ impl Quotas<'_> {
     pub(crate) fn forget_groups_of(&self, dropped: &[SubvolumeId]) -> Result<()> {
         let kind = self
             .filesystem
-            .look(|access| Ok(access.look().core().quota_kind()))?;
+            .read_under_lock(|access| Ok(access.lookups().core().quota_kind()))?;
         let Some(kind) = kind.filter(|_| !dropped.is_empty()) else {
             return Ok(());
         };
@@ -301,14 +304,14 @@ impl Quotas<'_> {
         recounts.progress().check()?;
         let is_settled = self
             .filesystem
-            .look(|access| Ok(access.quota_counters_are_settled(recounts.last())))?;
+            .read_under_lock(|access| Ok(access.quota_counters_are_settled(recounts.last())))?;
         if is_settled {
             return Ok(());
         }
         self.filesystem.commit()?;
-        let is_current = self.filesystem.look(|access| {
+        let is_current = self.filesystem.read_under_lock(|access| {
             access.settle_counted_charges();
-            let kind = access.look().core().quota_kind();
+            let kind = access.lookups().core().quota_kind();
             Ok(kind != Some(QuotaKind::Classic) || access.quota_counters_are_current())
         })?;
         if !is_current {
@@ -331,7 +334,8 @@ impl Quotas<'_> {
     /// Fails with [`QuotaRefusal::NotEnabled`], [`QuotaRefusal::NoRescan`], or if the job is
     /// cancelled, a tree cannot be read, or the account needs too much memory.
     pub fn rescan(&self, progress: &Progress) -> Result<Rescanned> {
-        self.filesystem.look(|access| access.require_classic_quotas())?;
+        self.filesystem
+            .read_under_lock(|access| access.require_classic_quotas())?;
         self.filesystem.subvolumes().drop_deleted(progress)?;
         for attempt in 1..=RESCANS_MAX {
             if let Some(rescanned) = self.rescan_once(attempt == RESCANS_MAX, progress)? {
@@ -350,7 +354,7 @@ impl Quotas<'_> {
         self.filesystem.commit()?;
         let changes = self
             .filesystem
-            .look(|access| Ok(access.look().core().quota_group_changes()))?;
+            .read_under_lock(|access| Ok(access.lookups().core().quota_group_changes()))?;
         let counted = self.filesystem.committed_generation();
         let view = self.filesystem.view();
         let groups = view.quota_groups()?.ok_or(QuotaRefusal::NotEnabled)?;
@@ -363,7 +367,7 @@ impl Quotas<'_> {
                 .operate(Need::places(places_of_items(counts.len())), |operation| {
                     operation.require_classic_quotas()?;
                     let is_exact = operation.ledgers().subvolumes_reach_the_same_since(counted);
-                    let same_groups = operation.look().core().quota_group_changes() == changes;
+                    let same_groups = operation.lookups().core().quota_group_changes() == changes;
                     if !same_groups || !(is_exact || is_last) {
                         return Ok(false);
                     }
@@ -407,14 +411,14 @@ impl Access<'_> {
     fn live_subvolumes(&mut self) -> Result<Vec<SubvolumeId>> {
         let mut found = vec![SubvolumeId::TOP_LEVEL];
         let mut key = Key::new(ObjectId::FIRST_FREE, ItemType::ROOT_ITEM, 0);
-        while let Some(item) = self.look().at_or_after(TreeId::ROOT, &key)? {
+        while let Some(item) = self.lookups().at_or_after(TreeId::ROOT, &key)? {
             let at = item.key();
             let tree = TreeId::new(at.objectid.get());
             let Some(subvolume) = tree.as_subvolume() else {
                 break;
             };
             if at.item_type == ItemType::ROOT_ITEM
-                && !self.look().root_item(tree)?.flags.contains(RootFlags::DEAD)
+                && !self.lookups().root_item(tree)?.flags.contains(RootFlags::DEAD)
             {
                 found.push(subvolume);
             }
@@ -425,7 +429,7 @@ impl Access<'_> {
     }
 
     fn require_quotas(&mut self) -> Result<QuotaKind> {
-        let kind = self.look().core().quota_kind();
+        let kind = self.lookups().core().quota_kind();
         Ok(kind.ok_or(QuotaRefusal::NotEnabled)?)
     }
 
@@ -473,7 +477,7 @@ impl Access<'_> {
     pub(super) fn groups_related_to(&mut self, group: QgroupId) -> Result<Vec<QgroupId>> {
         let mut found = Vec::new();
         let mut key = Key::new(ObjectId::new(group.get()), ItemType::QGROUP_RELATION, 0);
-        while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
+        while let Some(item) = self.lookups().at_or_after(TreeId::QUOTA, &key)? {
             let at = item.key();
             if (at.objectid, at.item_type) != (key.objectid, key.item_type) {
                 break;
@@ -489,7 +493,7 @@ impl Access<'_> {
     fn all_related_to(&mut self, group: QgroupId) -> Result<BTreeSet<QgroupId>> {
         let mut found = BTreeSet::new();
         let mut key = Key::MIN;
-        while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
+        while let Some(item) = self.lookups().at_or_after(TreeId::QUOTA, &key)? {
             let at = item.key();
             let ends = (QgroupId::new(at.objectid.get()), QgroupId::new(at.offset));
             if at.item_type == ItemType::QGROUP_RELATION {
@@ -505,7 +509,7 @@ impl Access<'_> {
     /// Loads all blocks of the quota tree.
     pub(super) fn reach_all_of_quota_tree(&mut self) -> Result<()> {
         let mut key = Key::MIN;
-        while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
+        while let Some(item) = self.lookups().at_or_after(TreeId::QUOTA, &key)? {
             self.reach(TreeId::QUOTA, &[item.key()])?;
             let Some(next) = item.key().successor() else { break };
             key = next;
@@ -525,7 +529,7 @@ impl Operation<'_> {
             }
         }
         if group.level() == 0 {
-            let has_tree = match self.look().root_item(TreeId::new(group.get())) {
+            let has_tree = match self.lookups().root_item(TreeId::new(group.get())) {
                 Ok(_) => true,
                 Err(Error::TreeNotFound { .. }) => false,
                 Err(error) => return Err(error),
@@ -542,7 +546,7 @@ impl Operation<'_> {
 
     /// Returns whether a group counts bytes, in its item or with the changes of this transaction.
     fn counts_bytes(&mut self, group: QgroupId) -> Result<bool> {
-        if self.look().core().has_quota_changes(group) {
+        if self.lookups().core().has_quota_changes(group) {
             return Ok(true);
         }
         let key = QgroupInfo::key(group);

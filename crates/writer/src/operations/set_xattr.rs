@@ -317,7 +317,7 @@ impl Xattrs<'_, '_> {
 
     fn forget_inherited(&mut self, location: Location, name: &[u8]) {
         if [DEFAULT_NAME, COMPRESSION_NAME].contains(&name) {
-            self.operation.look().inodes().set_inherited(location, None);
+            self.operation.lookups().inodes().set_inherited(location, None);
         }
     }
 }

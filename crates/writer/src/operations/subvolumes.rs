@@ -57,7 +57,8 @@ impl Subvolumes<'_> {
         if tree.is_some_and(|tree| tree.is_known_writable()) {
             return Ok(());
         }
-        self.filesystem.look(|access| access.require_writable(location))
+        self.filesystem
+            .read_under_lock(|access| access.require_writable(location))
     }
 
     /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the
@@ -152,7 +153,7 @@ impl Subvolumes<'_> {
         // Each child of the source's root gets a reference, but needs no space for it now.
         let need = Need::places(SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES));
         // Fault in the blocks first, so that the work inside the commit is short.
-        self.filesystem.look(|operation| {
+        self.filesystem.read_under_lock(|operation| {
             operation.follows_snapshot_of = Some(source);
             operation.reach_new_subvolume(directory, name, &new, &inherits)?;
             operation.reach_source(source)
@@ -160,7 +161,7 @@ impl Subvolumes<'_> {
         let id = self.filesystem.operate_at_commit(need, |operation, committing| {
             operation.require_new_entry(directory, name)?;
             operation.require_subvolume(source)?;
-            let root = making::committed_root(operation.look(), source, committing)?;
+            let root = making::committed_root(operation.lookups(), source, committing)?;
             let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, read_only)?;
             operation.inherit_quotas(id, &inherits)?;
             operation.name_subvolume(directory, name, id)?;
@@ -192,7 +193,7 @@ impl Subvolumes<'_> {
                 }
                 let place = operation.place_of(id)?;
                 let directory = Location::new(place.parent, place.directory);
-                let item = operation.look().root_item(id.tree())?;
+                let item = operation.lookups().root_item(id.tree())?;
                 let (uuid, received) = (item.uuid, item.received_uuid);
                 let parent = operation.require_directory(directory)?;
                 operation.require_removing(directory, &parent)?;
@@ -263,7 +264,7 @@ impl Subvolumes<'_> {
         let _no_steps = self.filesystem.data().several_steps.write();
         self.filesystem.operate(Need::places(4), |operation| {
             operation.require_subvolume(id)?;
-            let item = operation.look().root_item(id.tree())?;
+            let item = operation.lookups().root_item(id.tree())?;
             let (was_read_only, received_uuid) = (item.is_read_only(), item.received_uuid);
             if was_read_only == read_only {
                 return Ok(());
@@ -324,8 +325,8 @@ impl WritableFilesystem {
     /// Returns the error of `change`, which then has no effect.
     pub fn tune(&self, change: impl Fn(&mut Tuning, usize) -> Result<()>) -> Result<()> {
         self.operate(Need::places(0), |operation| {
-            let devices = operation.look().core().device_count();
-            let mut tuning = operation.look().core().tuning;
+            let devices = operation.lookups().core().device_count();
+            let mut tuning = operation.lookups().core().tuning;
             change(&mut tuning, devices)?;
             let core = &mut operation.edit().core;
             core.tuning = tuning;
@@ -339,21 +340,21 @@ impl Access<'_> {
     /// Loads the paths to the items of the source that a snapshot reads.
     pub(super) fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
         let tree = source.tree();
-        let received = match self.look().root_item(tree) {
+        let received = match self.lookups().root_item(tree) {
             // Making the snapshot later returns the error for a missing tree.
             Err(Error::TreeNotFound { .. }) => return Ok(()),
             item => item?.received_uuid,
         };
         let key = uuid_key(received, ItemType::UUID_KEY_RECEIVED_SUBVOL);
         self.reach(TreeId::UUID, &[key])?;
-        let open = &self.look().open_tree(tree)?.tree;
+        let open = &self.lookups().open_tree(tree)?.tree;
         let is_newer = match buttress_faults::on("snapshot-reads-unwritten") {
             true => open.is_dirty(),
             false => open.is_in_memory(),
         };
         // Blocks that a commit is about to write are in memory when the snapshot is made.
         if !is_newer {
-            making::committed_root(self.look(), source, None)?;
+            making::committed_root(self.lookups(), source, None)?;
         }
         Ok(())
     }
@@ -368,7 +369,7 @@ impl Access<'_> {
     ) -> Result<()> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;
-        let id = SubvolumeId::new(self.look().next_inode_number(TreeId::ROOT)?);
+        let id = SubvolumeId::new(self.lookups().next_inode_number(TreeId::ROOT)?);
         self.reach(TreeId::ROOT, &root_reference_keys(id, directory.subvolume))?;
         self.reach_inheritance(id, inherits)?;
         self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
@@ -409,7 +410,7 @@ impl Operation<'_> {
 
     /// Returns the key of the entry that names the default subvolume.
     fn key_of_default(&mut self) -> Key {
-        let superblock = self.look().core().forest.volume().superblock();
+        let superblock = self.lookups().core().forest.volume().superblock();
         let directory = InodeNumber::new(superblock.root_dir_objectid.get());
         DirItem::key(directory, DEFAULT_NAME)
     }
@@ -424,7 +425,7 @@ impl Operation<'_> {
     /// Returns the current place of a subvolume: its directory and name.
     fn place_of(&mut self, id: SubvolumeId) -> Result<SubvolumePlace> {
         let first = Key::new(id.tree().object_id(), ItemType::ROOT_BACKREF, 0);
-        let found = self.look().at_or_after(TreeId::ROOT, &first)?;
+        let found = self.lookups().at_or_after(TreeId::ROOT, &first)?;
         let found = found.filter(|item| {
             let key = item.key();
             (key.objectid, key.item_type) == (first.objectid, first.item_type)
@@ -436,7 +437,7 @@ impl Operation<'_> {
     /// Returns an error for a subvolume that contains other subvolumes.
     fn require_no_subvolumes(&mut self, id: SubvolumeId) -> Result<()> {
         let first = Key::new(id.tree().object_id(), ItemType::ROOT_REF, 0);
-        let found = self.look().at_or_after(TreeId::ROOT, &first)?.filter(|item| {
+        let found = self.lookups().at_or_after(TreeId::ROOT, &first)?.filter(|item| {
             let key = item.key();
             (key.objectid, key.item_type) == (first.objectid, first.item_type)
         });

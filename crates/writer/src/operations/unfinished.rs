@@ -98,7 +98,7 @@ impl Subvolumes<'_> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
         let need = Need::places(SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES));
-        self.filesystem.look(|operation| {
+        self.filesystem.read_under_lock(|operation| {
             operation.follows_snapshot_of = Some(source);
             operation.reach_unfinished()?;
             operation.reach_inherited_limits(source)?;
@@ -106,7 +106,7 @@ impl Subvolumes<'_> {
         })?;
         self.filesystem.operate_at_commit(need, |operation, committing| {
             operation.require_subvolume(source)?;
-            let root = making::committed_root(operation.look(), source, committing)?;
+            let root = making::committed_root(operation.lookups(), source, committing)?;
             let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, false)?;
             operation.edit().quota_tree().inherit_limit(source, id)?;
             operation.hide(id)?;
@@ -201,7 +201,7 @@ impl Access<'_> {
     /// Reads the tree blocks at which an unfinished subvolume's items are located.
     fn reach_unfinished(&mut self) -> Result<()> {
         self.reach_new_inode(TreeId::ROOT)?;
-        let id = self.look().next_inode_number(TreeId::ROOT)?;
+        let id = self.lookups().next_inode_number(TreeId::ROOT)?;
         self.reach(TreeId::ROOT, &[orphan_key(id)])
     }
 }
@@ -233,7 +233,7 @@ impl Operation<'_> {
             TreeId::ROOT,
             &root_reference_keys(id, finished.directory.subvolume),
         )?;
-        let own = self.look().root_item(id.tree())?.uuid;
+        let own = self.lookups().root_item(id.tree())?.uuid;
         let received = finished.received.map_or(Uuid::nil(), |received| received.uuid);
         self.reach(
             TreeId::UUID,

@@ -189,7 +189,7 @@ impl Subvolumes<'_> {
         for id in self.without_references()? {
             let item = self
                 .filesystem
-                .look(|operation| operation.look().root_item(id.tree()).cloned())?;
+                .read_under_lock(|operation| operation.lookups().root_item(id.tree()).cloned())?;
             if item.flags.contains(RootFlags::DEAD) {
                 continue;
             }

@@ -13,7 +13,7 @@
 
 use buttress_engine::cow::Form;
 use buttress_engine::freezing::Prepared;
-use buttress_engine::look::Look;
+use buttress_engine::lookups::Lookups;
 use buttress_engine::running::Running;
 use buttress_engine::trees::{LiveTree, OpenTree};
 use buttress_format::{
@@ -120,7 +120,7 @@ pub(crate) fn add_uuids(running: &mut Running, id: SubvolumeId) -> Result<()> {
 
 /// Returns the root block of a subvolume in the commit in progress, or in the last commit.
 pub(crate) fn committed_root(
-    mut look: Look<'_>,
+    mut look: Lookups<'_>,
     subvolume: SubvolumeId,
     committing: Option<&Prepared>,
 ) -> Result<TreeBlock> {

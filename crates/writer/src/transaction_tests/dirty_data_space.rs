@@ -37,7 +37,7 @@ fn small_volume() -> WritableFilesystem {
 fn dirty_data_takes_no_metadata_chunk_of_a_small_volume() {
     let filesystem = small_volume();
     let metadata = || {
-        let handle = filesystem.start_to_look();
+        let handle = filesystem.start_reading();
         handle.core.groups.room(Purpose::Metadata).total_bytes
     };
     let before = metadata();

@@ -136,7 +136,7 @@ impl Run {
             found(tree.at_or_after(place).unwrap()),
             expected(model.range(place..).next())
         );
-        assert_eq!(tree.look(place, |_| ()).unwrap(), model.contains_key(place));
+        assert_eq!(tree.with_item(place, |_| ()).unwrap(), model.contains_key(place));
     }
 
     fn commit(&mut self) {

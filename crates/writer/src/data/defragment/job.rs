@@ -79,7 +79,7 @@ impl WritableFilesystem {
         let mut from = range.start;
         while from < range.end && items.len() < most {
             let count = most.exact_sub(items.len()).min(ITEMS_LOOKED_UP);
-            let found = self.look(|access| {
+            let found = self.read_under_lock(|access| {
                 let mut found = Vec::with_capacity(count);
                 let mut at = from;
                 while found.len() < count

@@ -81,7 +81,7 @@ impl Job<'_> {
         let filesystem = self.filesystem;
         for _ in 0..CHANGES_MAX {
             let found = filesystem.contents().with(self.location, |content| {
-                let is_calm = content.look_at_dirty(DirtyData::is_empty);
+                let is_calm = content.with_dirty(DirtyData::is_empty);
                 let (item, _) = filesystem.live().inode(self.location)?;
                 Ok(is_calm.then_some(item.sequence))
             })?;
@@ -153,12 +153,12 @@ impl Job<'_> {
             let is_calm = !self.in_place
                 || buttress_faults::on("defragment-overwritten-unseen")
                 || (filesystem.live().inode(location)?.0.sequence == writes
-                    && content.look_at_dirty(DirtyData::is_empty));
+                    && content.with_dirty(DirtyData::is_empty));
             let is_unchanged = items == piece.items || buttress_faults::on("defragment-unchecked");
             if !is_unchanged || !is_calm {
                 return Ok(false);
             }
-            let item = filesystem.look(|operation| content.require_still_there(operation))?;
+            let item = filesystem.read_under_lock(|operation| content.require_still_there(operation))?;
             content.insert(&item, item.size.get(), &insertions, sums, false, &mut inserted)?;
             Ok(true)
         });

@@ -20,7 +20,7 @@ impl Replay<'_, '_> {
     pub(super) fn cut(&mut self, inode: InodeNumber) -> Result<()> {
         let location = self.at(inode);
         let size = self.operation.inode(location)?.size.get();
-        let sector_bytes = self.operation.look().core().sector_bytes();
+        let sector_bytes = self.operation.lookups().core().sector_bytes();
         let end = size.checked_next_multiple_of(sector_bytes).unwrap_or(u64::MAX);
         let gone = self
             .operation
@@ -48,7 +48,7 @@ impl Replay<'_, '_> {
         {
             return Ok(());
         }
-        let sector_bytes = self.operation.look().core().format.sector_bytes;
+        let sector_bytes = self.operation.lookups().core().format.sector_bytes;
         let logged = FileExtent::parse(&key, item.data(), sector_bytes).map_err(broken)?;
         let stored = Stored::parse(tree, &key, item.data(), sector_bytes)?;
         let dropped = stored.start..stored.end;
@@ -98,7 +98,7 @@ impl Replay<'_, '_> {
 
     /// Returns the log's checksums between two addresses.
     fn logged_sums(&mut self, start: Logical, end: Logical) -> Result<Vec<(Logical, Vec<u8>)>> {
-        let format = &self.operation.look().core().format;
+        let format = &self.operation.lookups().core().format;
         let (sector_bytes, checksum_type) = (format.sector_bytes, format.checksum_type);
         // An item that begins before the range may overlap it.
         let mut cursor = self.log.cursor(ReadAhead::None);

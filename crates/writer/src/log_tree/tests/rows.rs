@@ -108,7 +108,7 @@ fn logs_reuse_addresses_of_earlier_logs() {
     let directory = filesystem.make_directory(ROOT, b"directory", &NEW).unwrap();
     filesystem.commit().unwrap();
     let pinned = || {
-        let handle = filesystem.start_to_look();
+        let handle = filesystem.start_reading();
         let room = handle.core.groups.room(Purpose::Metadata);
         room.pinned_bytes / handle.core.node_bytes().get()
     };

@@ -32,7 +32,7 @@ impl LiveReads<'_> {
             return Ok(tree);
         }
         self.filesystem
-            .look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
+            .read_under_lock(|operation| Ok(operation.lookups().open_tree(id)?.tree.clone()))
     }
 
     /// Returns the newest item of an inode with pending times, and its dirty data.
@@ -45,19 +45,19 @@ impl LiveReads<'_> {
         let found = self
             .filesystem
             .steps()
-            .look_once(|| self.filesystem.live_inodes().look(id, known));
+            .read_once(|| self.filesystem.live_inodes().with(id, known));
         if let Some(found) = found.flatten() {
             return Ok(found);
         }
         let tree = self.tree(id.0)?;
         let inode = self.filesystem.live_inodes().entry(id);
         let key = InodeItem::key(location.inode);
-        let found = self.look(|| {
+        let found = self.read_whole(|| {
             tree.require_subvolume(location.subvolume)?;
             let mut state = inode.write();
             if state.item.is_none() {
                 let mut item = None;
-                tree.look(&key, |data| item = Some(InodeItem::parse(&key, data)))?;
+                tree.with_item(&key, |data| item = Some(InodeItem::parse(&key, data)))?;
                 let broken = |error| Corruption::Item { tree: id.0, error };
                 state.item = item.transpose().map_err(broken)?;
             }
@@ -95,11 +95,11 @@ impl LiveReads<'_> {
         let tree = self.tree(directory.subvolume.tree())?;
         let root_tree = self.tree(TreeId::ROOT)?;
         let key = DirItem::key(directory.inode, name);
-        self.look(|| {
+        self.read_whole(|| {
             tree.require_subvolume(directory.subvolume)?;
             let mut found = tree.waiting_name(directory, &key, name).transpose();
             if found.is_none() {
-                tree.look(&key, |data| {
+                tree.with_item(&key, |data| {
                     found = entry_in(directory, &key, data, name).transpose();
                 })?;
             }
@@ -132,7 +132,7 @@ impl LiveReads<'_> {
         let tree = self.tree(directory.subvolume.tree())?;
         let root_tree = self.tree(TreeId::ROOT)?;
         let first = DirItem::index_key(directory.inode, index);
-        self.look(|| {
+        self.read_whole(|| {
             tree.require_subvolume(directory.subvolume)?;
             let mut found = Vec::new();
             let mut broken = Ok(());
@@ -175,7 +175,7 @@ impl LiveReads<'_> {
         self.require_directory(directory)?;
         let tree = self.tree(directory.subvolume.tree())?;
         let first = Key::new(directory.inode.object_id(), ItemType::DIR_ITEM, first);
-        self.look(|| {
+        self.read_whole(|| {
             tree.require_subvolume(directory.subvolume)?;
             let mut hashes = Vec::new();
             tree.scan(&first, |key, _| {
@@ -200,12 +200,12 @@ impl LiveReads<'_> {
         let known = self
             .filesystem
             .live_inodes()
-            .look(id_of(directory), |state| state.next_index);
+            .with(id_of(directory), |state| state.next_index);
         match known.flatten() {
             Some(next) => Ok(next),
             None => self
                 .filesystem
-                .look(|operation| operation.look().next_index_in_tree(directory)),
+                .read_under_lock(|operation| operation.lookups().next_index_in_tree(directory)),
         }
     }
 
@@ -256,7 +256,7 @@ impl LiveReads<'_> {
                         .as_ref()
                         .is_some_and(|now| Arc::ptr_eq(now, &content))
             };
-            if self.filesystem.live_inodes().look(id_of(location), is_still) != Some(true)
+            if self.filesystem.live_inodes().with(id_of(location), is_still) != Some(true)
                 && !buttress_faults::on("live-stat-of-two-moments")
             {
                 continue;
@@ -289,10 +289,10 @@ impl LiveReads<'_> {
         let tree = self.tree(id)?;
         let key = FileExtent::key(location.inode, FileOffset::MIN);
         let sector_bytes = self.filesystem.forest().block_format().sector_bytes;
-        let stored = self.look(|| {
+        let stored = self.read_whole(|| {
             tree.require_subvolume(location.subvolume)?;
             let mut stored = None;
-            tree.look(&key, |data| stored = plain_inline(&key, data, sector_bytes))?;
+            tree.with_item(&key, |data| stored = plain_inline(&key, data, sector_bytes))?;
             Ok(stored)
         })?;
         match stored {
@@ -328,7 +328,7 @@ impl LiveReads<'_> {
         let id = location.subvolume.tree();
         let tree = self.tree(id)?;
         let first = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, 0);
-        self.look(|| {
+        self.read_whole(|| {
             tree.require_subvolume(location.subvolume)?;
             let (mut xattrs, mut total_bytes, mut ended) = (Vec::new(), 0_usize, Ok(()));
             tree.scan(&first, |key, data| {
@@ -362,10 +362,10 @@ impl LiveReads<'_> {
         let id = location.subvolume.tree();
         let tree = self.tree(id)?;
         let key = DirItem::xattr_key(location.inode, name);
-        self.look(|| {
+        self.read_whole(|| {
             tree.require_subvolume(location.subvolume)?;
             let (mut xattrs, mut parsed) = (Vec::new(), Ok(()));
-            tree.look(&key, |data| parsed = append_xattrs(id, &key, data, &mut xattrs))?;
+            tree.with_item(&key, |data| parsed = append_xattrs(id, &key, data, &mut xattrs))?;
             parsed?;
             let found = xattrs.into_iter().find(|xattr| xattr.name == name);
             Ok(found.map(|xattr| xattr.value))

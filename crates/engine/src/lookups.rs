@@ -1,8 +1,8 @@
 //! A read-only borrow of the running transaction, for operations that read under the edit lock
 //! without an edit.
 //!
-//! [`Running`] has lookups and edits. [`Look`] has only the lookups, so the compiler rejects a tree
-//! edit in code that gets a look. Lookups may open trees, so a look borrows the transaction
+//! [`Running`] has lookups and edits. [`Lookups`] has only the lookups, so the compiler rejects a tree
+//! edit in code that gets lookups. A lookup may open a tree, so lookups borrow the transaction
 //! exclusively.
 //!
 //! A read-only call can change state that exists only in memory: open handles of inodes, inherited
@@ -23,17 +23,17 @@ use buttress_tree::{EditableTree, OwnedItem, Tree};
 
 /// A read-only borrow of the running transaction.
 #[derive(Debug)]
-pub struct Look<'a>(&'a mut Running);
+pub struct Lookups<'a>(&'a mut Running);
 
-impl<'a> Look<'a> {
+impl<'a> Lookups<'a> {
     /// Borrows this transaction.
     pub const fn new(running: &'a mut Running) -> Self {
         Self(running)
     }
 
-    /// Borrows again for a later lookup, because each lookup consumes a look.
-    pub const fn reborrow(&mut self) -> Look<'_> {
-        Look(self.0)
+    /// Borrows again for a later lookup, because each lookup consumes this value.
+    pub const fn reborrow(&mut self) -> Lookups<'_> {
+        Lookups(self.0)
     }
 
     /// Returns the state that edits of every tree need: format, features, generations, devices.
