@@ -11,7 +11,7 @@ use buttress::unstable::writer::relocation::RelocationOptions;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, empty, open_checked, open_for_writing};
 
-const DEVICE_BYTES: usize = 32 << 20;
+const DEVICE_BYTES: usize = 40 << 20;
 
 /// Two system chunks of this many stripes do not fit into the array: each takes 1153 bytes.
 const WIDE: usize = 34;
