@@ -55,13 +55,13 @@ struct Job {
     /// The words of our command. `DEVICE` stands for the last device, and the image follows.
     words: &'static [&'static str],
     theirs: Theirs,
-    /// What the command is to change.
+    /// The change that the command makes.
     change: Change,
 }
 
 /// The kernel's side of a job.
 enum Theirs {
-    /// The same words for btrfs-progs, and the mount.
+    /// Btrfs-progs gets the same words, and the mount.
     Same,
     /// Other words, and the mount.
     Words(&'static [&'static str]),

@@ -3,6 +3,7 @@
 use super::data_options::DataOptions;
 use super::file_content::{FileContent, FileId, file_id};
 use crate::reserved_ahead::ReservedAhead;
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
@@ -33,6 +34,8 @@ pub struct DataTable {
     delalloc_bytes: AtomicU64,
     /// The limit of the memory of all dirty data, in bytes.
     delalloc_bytes_max: u64,
+    /// The most bytes that calls reserve for content without a file in the table.
+    beside_bytes: AtomicU64,
     /// Whether the last write of data found no space on the host. After such a write, commits
     /// discard the ranges that they free, which returns space to the host.
     lacks_host_space: AtomicBool,
@@ -54,6 +57,7 @@ impl DataTable {
             file_count: AtomicUsize::new(0),
             delalloc_bytes: AtomicU64::new(0),
             delalloc_bytes_max: options.delalloc_bytes_max.min(limit).get(),
+            beside_bytes: AtomicU64::new(0),
             lacks_host_space: AtomicBool::new(false),
             in_place: RwLock::default(),
             several_steps: RwLock::default(),
@@ -156,14 +160,28 @@ impl DataTable {
         Err(Defect::new(what).with("taken", had).with("given back", before))
     }
 
+    /// Counts bytes that a call will reserve for content without a file in the table: content of a
+    /// file that is made afterwards, or new extents of content that stays. The call ends the count
+    /// with [`end_beside`](Self::end_beside), after it has released the bytes or given them to a
+    /// file.
+    pub fn begin_beside(&self, bytes: u64) {
+        self.beside_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Ends a count of [`begin_beside`](Self::begin_beside).
+    pub fn end_beside(&self, bytes: u64) {
+        self.beside_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// If no file has dirty data, checks that no memory is counted, and that nothing is reserved
-    /// except ahead of writes. The caller holds the edit lock. Calls reserve and release space
-    /// under the edit lock, while their file is in the table.
+    /// except ahead of writes and beside files. The caller holds the edit lock. Calls reserve and
+    /// release space under the edit lock, while their file is in the table or their count lasts.
     pub fn balance(&self, reserved_bytes: u64, ahead: &ReservedAhead) -> Result<(), Defect> {
         let files = self.files.lock();
         let waiting = self.delalloc_bytes();
         let ahead = ahead.bytes();
-        if !files.is_empty() || (waiting == 0 && reserved_bytes == ahead) {
+        let most = ahead.exact_add(self.beside_bytes.load(Ordering::Relaxed));
+        if !files.is_empty() || (waiting == 0 && (ahead..=most).contains(&reserved_bytes)) {
             return Ok(());
         }
         Err(Defect::new("dirty data is counted that no file has")

@@ -155,7 +155,8 @@ impl<'a> PathLookup<'a> {
 
 impl Core {
     /// Loads the path to `key`, and the extent items of its blocks that another tree may share:
-    /// blocks not newer than `last_snapshot`, and blocks that Linux relocated. Returns the first key past the leaf; `None` for the last leaf.
+    /// blocks not newer than `last_snapshot`, and blocks that Linux relocated. Returns the first key
+    /// past the leaf; `None` for the last leaf.
     fn reach(
         &self,
         id: TreeId,

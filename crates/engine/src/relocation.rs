@@ -39,6 +39,7 @@ mod emptying;
 mod extents;
 mod job;
 mod left;
+mod linux_tree;
 mod merging;
 mod options;
 mod own_trees;
@@ -58,7 +59,7 @@ use job::Job;
 
 pub use crate::block_groups::TargetProfiles;
 pub use left::Removal;
-pub use merging::RelocationTree;
+pub use linux_tree::RelocationTree;
 pub use options::{RelocationOptions, RelocationSummary};
 
 impl Relocations<'_> {

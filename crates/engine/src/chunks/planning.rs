@@ -55,7 +55,7 @@ fn device_count(profile: Profile, available: usize, stripes_max: usize) -> Optio
         Profile::Raid0 | Profile::Raid5 | Profile::Raid6 => (available, 1),
     };
     let least = usize::from(profile.min_devices()).max(1);
-    let is_possible = wanted >= least && wanted <= available && wanted.saturating_mul(each) <= stripes_max;
+    let is_possible = wanted >= least && wanted <= available && wanted.exact_mul(each) <= stripes_max;
     is_possible.then_some((wanted, each))
 }
 

@@ -8,7 +8,8 @@ use buttress_format::{BlockFormat, ItemType, KeyPointer, Logical, TreeBlock, Tre
 use buttress_fs::error::{Defect, Result};
 
 impl Renaming {
-    /// The sealed copies in order of their addresses, each with the tree that made the block. Needs no lock.
+    /// The sealed copies in order of their addresses, each with the tree that made the block. Needs
+    /// no lock.
     pub(super) fn copies(&self, format: &BlockFormat) -> Result<Vec<(TreeId, TreeBlock)>> {
         let copies = self
             .blocks

@@ -1,5 +1,6 @@
-//! The change of a batch: an attempt plans it under the edit lock, writes the copies without the
-//! lock, and renames under the lock again if nothing of the batch was edited meanwhile.
+//! The change of a batch, in attempts. An attempt plans the change under the edit lock and writes
+//! the copies without the lock. If no other thread edited the batch meanwhile, the attempt renames
+//! under the lock.
 //!
 //! A batch that is too large for one change is divided into halves, down to a single extent.
 //!

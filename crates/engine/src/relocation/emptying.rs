@@ -36,7 +36,7 @@ const LEFT_WAIT: Duration = Duration::from_millis(300);
 /// The number of commits without readers that remove an empty group.
 const COMMITS_MAX: usize = 8;
 
-/// What a job plans before it changes anything.
+/// The plan of a job before its first change.
 #[derive(Debug, Default)]
 struct Planned {
     /// The device, offset and length of device extents, taken while the job plans.
@@ -308,7 +308,7 @@ impl RelocationStep<'_> {
         }
     }
 
-    /// Plans one more chunk, and takes its places for as long as planning goes on. Returns the
+    /// Plans one more chunk, and takes its places until the planning ends. Returns the
     /// length of the planned chunk.
     fn plan_places(&mut self, purpose: Purpose, planned: &mut Planned) -> Option<u64> {
         let planner = self.running.core.chunk_planner();

@@ -22,7 +22,8 @@
 //!
 //! Left out: merges beside writers. A merge runs while a volume is being opened.
 
-use super::swapping::Plan;
+use super::linux_tree::RelocationTree;
+use super::swapping::{Plan, SWAPS_AT_ONCE};
 use crate::areas::Relocations;
 use crate::need::Need;
 use crate::own_trees::root_key;
@@ -34,30 +35,11 @@ use buttress_format::{ItemType, Key, RootItem, TreeId};
 use buttress_fs::error::{Corruption, Error, Result, WritingRefusal};
 use buttress_fs::filesystem::root_pointer;
 use buttress_locks::Excused;
-use buttress_tree::{BlockPointer, EditableTree};
+use buttress_tree::EditableTree;
 use core::ops::ControlFlow;
-
-/// The blocks that change places in one transaction.
-pub(super) const SWAPS_AT_ONCE: usize = 128;
 
 /// The places of a step besides the blocks that change places: the root item.
 const STEP_PLACES: u64 = 2;
-
-/// A relocation tree that Linux left.
-#[derive(Clone, Debug)]
-pub struct RelocationTree {
-    /// The subvolume that the tree mirrors: the offset in the key of its root item.
-    pub mirrored: u64,
-    /// The root item of the tree.
-    pub item: RootItem,
-}
-
-impl RelocationTree {
-    /// Returns the pointer to the root of the tree.
-    pub(super) fn root(&self) -> BlockPointer {
-        BlockPointer::root(&root_pointer(TreeId::TREE_RELOCATION, &self.item))
-    }
-}
 
 impl Relocations<'_> {
     /// Returns the relocation trees that a cut balance of Linux left, in order of subvolume.
@@ -87,8 +69,8 @@ impl Relocations<'_> {
     /// tree then has no references. Commits several times.
     ///
     /// # Errors
-    /// Fails with [`Error::NoSpace`], or with an error of a device or a tree. What changed places
-    /// stays there.
+    /// Fails with [`Error::NoSpace`], or with an error of a device or a tree. Blocks that changed
+    /// places stay there.
     pub fn merge(&self, tree: &RelocationTree) -> Result<()> {
         let mut from = Some(Key::MIN);
         while let Some(start) = from {

@@ -1,32 +1,35 @@
-//! One step of a merge: the blocks that change places, and the change.
+//! A step of a merge: the blocks that change places, and the change.
 //!
 //! A step first plans. The walk visits the relocation tree's own nodes, and searches the subvolume
-//! for the original of each copy. If the subvolume changed the original since, the walk goes on
+//! for the original of each copy. If the subvolume changed the original since, the walk continues
 //! below the copy. The change then counts references:
 //!
 //! | block | loses | gets |
 //! |---|---|---|
-//! | a copy | its reference by the address of the node above | one by the subvolume |
-//! | its original | the one by the subvolume | one by the address of the new node above |
-//! | a node above, at its new place | | one by the address above; for the root, its own |
-//! | its other children | | one by the new node's address |
-//! | a node above, at its old place | the same | |
+//! | a copy | its reference by the address of the node above | a reference by the subvolume |
+//! | its original | the reference by the subvolume | a reference by the address of the new node above |
+//! | a node above, at its new place | | a reference by the address above; for the root, by its own |
+//! | its other children | | a reference by the new node's address |
+//! | a node above, at its old place | these references | |
 //!
 //! Invariant: all steps that can fail come before the first change, except edits of trees whose
 //! blocks were just read. A failure after the first change stops writing.
 
-use super::merging::{RelocationTree, SWAPS_AT_ONCE};
+use super::linux_tree::RelocationTree;
 use crate::cow::Form;
 use crate::extent_state::ExtentState;
 use crate::need::Need;
 use crate::running::Running;
 use crate::running_parts::Renamer;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{Generation, Key, KeyPointer, Logical, TreeBlock, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::BlockPointer;
 use buttress_volume::ExtentWrite;
+
+/// The blocks that change places in one transaction.
+pub(super) const SWAPS_AT_ONCE: usize = 128;
 
 /// A node of the relocation tree that gets a copy, with its changed children.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ impl Plan {
             next: None,
         };
         let plan = planner.node(&tree.root())?;
+        // Clamp: without a next key the plan reaches the end of the tree.
         let next = planner.next.unwrap_or(Key::MAX);
         Ok(plan.map(|plan| (plan, next)))
     }
@@ -88,7 +92,7 @@ impl Plan {
             Child::Swap { .. } => 0,
             Child::Node(plan) => plan.nodes(),
         });
-        below.fold(1, usize::saturating_add)
+        below.fold(1, usize::exact_add)
     }
 }
 
@@ -136,7 +140,7 @@ impl Planner<'_> {
         let original = found.filter(|found| found.generation <= self.last_snapshot && !is_swapped(found));
         match original {
             Some(original) => {
-                self.swaps = self.swaps.saturating_add(1);
+                self.swaps = self.swaps.exact_add(1);
                 let copy = KeyPointer {
                     key,
                     logical: copy.logical,

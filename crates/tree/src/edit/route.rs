@@ -163,8 +163,8 @@ impl EditableTree {
     }
 
     /// Reads the path to the place of `key`: an edit there needs no read while the cache keeps the
-    /// path. `visit` receives the blocks that the edit would copy, and their headers. Returns the exclusive end of the
-    /// leaf; `None` for the last leaf.
+    /// path. `visit` receives the blocks that the edit would copy, and their headers. Returns the
+    /// exclusive end of the leaf; `None` for the last leaf.
     ///
     /// # Errors
     /// Fails if a block on the path cannot be read.

@@ -74,7 +74,7 @@ impl Content<'_> {
     }
 
     /// Runs `read` on the dirty data.
-    pub(super) fn with_dirty<T>(&self, look: impl FnOnce(&DirtyData) -> T) -> T {
+    pub(super) fn with_dirty<T>(&self, read: impl FnOnce(&DirtyData) -> T) -> T {
         read(&self.file.waiting.read().pending)
     }
 

@@ -69,7 +69,7 @@ impl EncodedWrites<'_> {
             .map(NewExtent::stored_bytes)
             .fold(0, u64::saturating_add);
         self.filesystem.writeback().write_excess()?;
-        self.filesystem.reserve_for_new_file(stored)?;
+        self.filesystem.reserve_beside(stored)?;
         written.reserved = stored;
         match self.place_and_write(&extents, &mut written) {
             Ok(true) => Ok(Some(written)),
@@ -135,7 +135,7 @@ impl EncodedWrites<'_> {
     /// Frees the space of new content that no tree refers to.
     pub(crate) fn give_up_new_files(&self, written: WrittenFiles) {
         self.filesystem.writeback().give_back_extents(written.placed);
-        self.filesystem.release_data(written.reserved);
+        self.filesystem.release_beside(written.reserved);
     }
 
     /// Ends the reservation of new content, once the trees refer to the content.
@@ -145,7 +145,7 @@ impl EncodedWrites<'_> {
             .iter()
             .fold(0, |sum, file| file.size.saturating_add(sum));
         self.filesystem.count_content(bytes.narrow::<usize>());
-        self.filesystem.release_data(written.reserved);
+        self.filesystem.release_beside(written.reserved);
     }
 }
 

@@ -97,16 +97,25 @@ impl WritableFilesystem {
 }
 
 impl WritableFilesystem {
-    /// Reserves space for the content of a file that is made afterwards.
-    pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
-        match self.reserve_data(bytes) {
+    /// Reserves space for content without a file in the table, such as the content of a file that is
+    /// made afterwards. [`release_beside`](Self::release_beside) releases the space, unless
+    /// [`take_first_content`](Self::take_first_content) gives it to the file.
+    pub(crate) fn reserve_beside(&self, bytes: u64) -> Result<()> {
+        self.data().begin_beside(bytes);
+        let reserved = match self.reserve_data(bytes) {
+            // A commit frees the space that earlier edits released.
             Err(error) if error.is_out_of_space() => {
-                // A commit frees the space that earlier edits released.
-                self.commit_metadata()?;
-                self.reserve_data(bytes)
+                self.commit_metadata().and_then(|_| self.reserve_data(bytes))
             }
             reserved => reserved,
-        }
+        };
+        reserved.inspect_err(|_| self.data().end_beside(bytes))
+    }
+
+    /// Releases space that [`reserve_beside`](Self::reserve_beside) reserved.
+    pub(crate) fn release_beside(&self, bytes: u64) {
+        self.release_data(bytes);
+        self.data().end_beside(bytes);
     }
 
     /// Stores the first content of a new file, for which `reserved` bytes are reserved and `charged`
@@ -120,6 +129,7 @@ impl WritableFilesystem {
     ) -> Result<()> {
         self.contents().with(location, |file| {
             file.state.reserved = file.state.reserved.saturating_add(reserved);
+            self.data().end_beside(reserved);
             file.state.charged = file.state.charged.exact_add(charged);
             let size = u64_of(content.len());
             self.count_content(content.len());

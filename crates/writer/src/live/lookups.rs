@@ -164,7 +164,8 @@ impl LiveReads<'_> {
     }
 
     /// Returns at most `count` hashes of names in a directory from `first` on, in ascending order.
-    /// Names with equal hashes have one entry. [Deferred names](crate::areas::Subvolumes::defer_names) are left out.
+    /// Names with equal hashes have one entry. [Deferred
+    /// names](crate::areas::Subvolumes::defer_names) are left out.
     ///
     /// # Errors
     /// Fails with [`Error::NotADirectory`], [`Error::InodeNotFound`], or with an error of the tree.
@@ -420,7 +421,7 @@ fn live_target(root_tree: &LiveTree, directory: Location, name: &[u8], target: T
     };
     let [key, _] = RootRef::keys(directory.subvolume, child);
     let mut place = None;
-    root_tree.look(&key, |data| place = Some(place_in(directory, &key, data, name)))?;
+    root_tree.with_item(&key, |data| place = Some(place_in(directory, &key, data, name)))?;
     Ok(match place.transpose()?.flatten() {
         Some(_) => target.location(directory),
         None => Location::placeholder_in(directory),

@@ -8,7 +8,7 @@ use super::Operation;
 
 /// The file extent items of one operation: inserts, cuts and removes them with their references.
 ///
-/// Invariant: each extent item holds one reference to its extent. The same edit changes both.
+/// Invariant: each extent item holds one reference to its extent. An edit changes both.
 pub(crate) struct FileItems<'o, 'a> {
     pub(crate) operation: &'o mut Operation<'a>,
 }

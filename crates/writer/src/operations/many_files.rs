@@ -100,7 +100,7 @@ impl WritableFilesystem {
             && let Err(error) = self
                 .writeback()
                 .write_excess()
-                .and_then(|()| self.reserve_for_new_file(reserved))
+                .and_then(|()| self.reserve_beside(reserved))
         {
             self.encoded_writes().give_up_new_files(written);
             limits.uncharge(tree, charged);
@@ -133,7 +133,7 @@ impl WritableFilesystem {
         let first = match made {
             Ok(first) => first,
             Err(error) => {
-                self.release_data(reserved);
+                self.release_beside(reserved);
                 self.encoded_writes().give_up_new_files(written);
                 limits.uncharge(tree, charged);
                 return Err(error);

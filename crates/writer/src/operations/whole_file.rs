@@ -122,7 +122,7 @@ impl WritableFilesystem {
         let charged = self
             .quotas()
             .charge_new_content(directory.subvolume, sectors.get())?;
-        self.reserve_for_new_file(sectors.get())
+        self.reserve_beside(sectors.get())
             .inspect_err(|_| limits.uncharge(tree, charged))?;
         match self.make_planned(directory, name, new, plan, &|_| ()) {
             Ok((location, _)) => {
@@ -130,7 +130,7 @@ impl WritableFilesystem {
                 Ok(location)
             }
             Err(error) => {
-                self.release_data(sectors.get());
+                self.release_beside(sectors.get());
                 limits.uncharge(tree, charged);
                 Err(error)
             }

@@ -95,7 +95,7 @@ pub(super) const FAULTS: &[Fault] = &[
             "shrink::edits_during_the_cut_make_no_chunk_past_the_new_end",
         )],
     ),
-    loses(
+    harms(
         "membership-cuts-outdated-device",
         "After the loss of the other device, the older state on a device that missed commits is cut off.",
         &[in_memory(

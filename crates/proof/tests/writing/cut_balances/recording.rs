@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where the superblock and its generation are on a device.
+/// The offsets of the superblock and of its generation on a device.
 const SUPERBLOCK_OFFSET: u64 = 65_536;
 const GENERATION_OFFSET: u64 = SUPERBLOCK_OFFSET + 0x48;
 
@@ -35,7 +35,7 @@ const COMMIT_PAUSE: Duration = Duration::from_millis(25);
 /// How long a small balance may take.
 const BALANCE_TIME: Duration = Duration::from_secs(60);
 
-/// What a cut left of the relocation trees.
+/// The state of the relocation trees after a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// Copies of blocks are made. No subvolume uses them.

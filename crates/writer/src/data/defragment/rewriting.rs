@@ -109,12 +109,7 @@ impl Job<'_> {
         let charged = filesystem
             .quotas()
             .charge_new_content(self.location.subvolume, bytes)?;
-        let reserved = match filesystem.reserve_data(bytes) {
-            Err(error) if error.is_out_of_space() => filesystem
-                .commit_metadata()
-                .and_then(|_| filesystem.reserve_data(bytes)),
-            reserved => reserved,
-        };
+        let reserved = filesystem.reserve_beside(bytes);
         let tree = self.location.subvolume.tree();
         reserved.inspect_err(|_| filesystem.quota_limits().uncharge(tree, charged))?;
         Ok(charged)
@@ -124,7 +119,7 @@ impl Job<'_> {
     /// stays charged until the stored counters include it.
     fn end_promise(&self, piece: &Piece, charged: u64, is_rewritten: bool) {
         let filesystem = self.filesystem;
-        filesystem.release_data(piece.bytes());
+        filesystem.release_beside(piece.bytes());
         let tree = self.location.subvolume.tree();
         match is_rewritten {
             true => filesystem.quota_limits().land(tree, charged),
