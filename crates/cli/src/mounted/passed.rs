@@ -51,7 +51,10 @@ pub struct Name {
 impl Name {
     /// Returns the number of the file's descriptors.
     const fn descriptors(&self) -> usize {
-        1 + self.has_direct as usize
+        match self.has_direct {
+            true => 2,
+            false => 1,
+        }
     }
 }
 

@@ -119,9 +119,7 @@ fn run_looking<C: Looking>(matches: &ArgMatches, session: &mut Session<'_>) -> R
 /// shell has no command of this name outside of a group.
 pub fn writes_by(rows: &[Row], name: &str) -> Option<bool> {
     rows.iter().find_map(|row| match row.kind {
-        Kind::Leaf { writes, .. } if row.name == name || row.aliases.iter().any(|alias| *alias == name) => {
-            Some(writes)
-        }
+        Kind::Leaf { writes, .. } if row.name == name || row.aliases.contains(&name) => Some(writes),
         Kind::Leaf { .. } | Kind::Group { .. } => None,
     })
 }

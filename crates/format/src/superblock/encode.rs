@@ -92,9 +92,11 @@ impl Superblock {
 
     /// Returns the most stripes of a chunk that takes at most this many bytes of the array.
     #[must_use]
-    pub const fn system_chunk_stripes_max(bytes: usize) -> usize {
+    pub fn system_chunk_stripes_max(bytes: usize) -> usize {
         // Clamp: an array without space for a chunk's head has space for no stripe.
-        bytes.saturating_sub(BYTES_WITHOUT_STRIPES) / size_of::<RawStripe>()
+        bytes
+            .saturating_sub(BYTES_WITHOUT_STRIPES)
+            .quotient(size_of::<RawStripe>())
     }
 
     fn encode_system_chunks(&self) -> Result<([u8; SYSTEM_CHUNK_ARRAY_BYTES], u32), SuperblockError> {

@@ -52,6 +52,24 @@ struct Part<'a> {
     is_encoded: bool,
 }
 
+impl<'a> Part<'a> {
+    fn of(file: &'a NewFile<'_>, inline_bytes_max: usize) -> Self {
+        Part {
+            directory: file.directory,
+            name: file.name,
+            whole: Whole {
+                attributes: &file.attributes,
+                content: match file.content.len() <= inline_bytes_max {
+                    true => file.content.as_slice(),
+                    false => &[],
+                },
+                has_content: !file.content.is_empty(),
+            },
+            is_encoded: !file.encoded.is_empty(),
+        }
+    }
+}
+
 impl WritableFilesystem {
     /// Makes regular files of one unfinished subvolume. Attributes that a file of the batch does
     /// not set come from `new`. The call moves the contents out of `files` and leaves the vectors
@@ -108,19 +126,7 @@ impl WritableFilesystem {
         }
         let parts: Vec<Part<'_>> = files
             .iter()
-            .map(|file| Part {
-                directory: file.directory,
-                name: file.name,
-                whole: Whole {
-                    attributes: &file.attributes,
-                    content: match file.content.len() <= inline_bytes_max {
-                        true => file.content.as_slice(),
-                        false => &[],
-                    },
-                    has_content: !file.content.is_empty(),
-                },
-                is_encoded: !file.encoded.is_empty(),
-            })
+            .map(|file| Part::of(file, inline_bytes_max))
             .collect();
         let count = u64_of(parts.len());
         let items = count

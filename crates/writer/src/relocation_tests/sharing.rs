@@ -117,7 +117,7 @@ fn snapshots_diverge_after_a_relocation() {
 /// the extent are in several leaves.
 fn extent_in_many_leaves(filesystem: &WritableFilesystem) -> Location {
     let file = filesystem.create(ROOT, b"many leaves", &NEW).unwrap();
-    filesystem.write_at(file, offset(0), &[1; 1 << 20]).unwrap();
+    filesystem.write_at(file, offset(0), &vec![1; 1 << 20]).unwrap();
     filesystem.commit().unwrap();
     for sector in (1..256).step_by(2) {
         filesystem

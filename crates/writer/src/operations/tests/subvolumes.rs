@@ -20,22 +20,17 @@ fn subvolumes_live_and_die() {
         return;
     };
     let filesystem = image.open();
+    let subvolumes = filesystem.subvolumes();
     let file = NewInode::of_root(0o644);
-    let home = filesystem.subvolumes().create(TOP, b"home").unwrap();
+    let home = subvolumes.create(TOP, b"home").unwrap();
     for number in 0..2000 {
         let name = format!("file-{number}");
         filesystem
             .create(Location::root_of(home), name.as_bytes(), &file)
             .unwrap();
     }
-    let inner = filesystem
-        .subvolumes()
-        .create(Location::root_of(home), b"inner")
-        .unwrap();
-    let monday = filesystem
-        .subvolumes()
-        .snapshot(home, TOP, b"monday", true)
-        .unwrap();
+    let inner = subvolumes.create(Location::root_of(home), b"inner").unwrap();
+    let monday = subvolumes.snapshot(home, TOP, b"monday", true).unwrap();
     let work = filesystem
         .subvolumes()
         .snapshot(monday, TOP, b"work", false)
@@ -84,6 +79,7 @@ fn subvolumes_live_and_die() {
 
     // Deleted subvolumes remain across a new opening, and are then dropped.
     let filesystem = image.open();
+    let subvolumes = filesystem.subvolumes();
     assert_eq!(filesystem.subvolumes().deleted().unwrap(), vec![home, inner]);
     filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
@@ -99,10 +95,7 @@ fn subvolumes_live_and_die() {
     assert_eq!(view.default_subvolume().unwrap(), work);
     assert_eq!(view.superblock().label, b"a label");
     drop(view);
-    filesystem
-        .subvolumes()
-        .set_default(SubvolumeId::TOP_LEVEL)
-        .unwrap();
+    subvolumes.set_default(SubvolumeId::TOP_LEVEL).unwrap();
     for id in [monday, work] {
         filesystem.subvolumes().delete(id).unwrap();
     }
