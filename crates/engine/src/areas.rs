@@ -49,7 +49,7 @@ pub struct Conversions<'e> {
 /// The devices of a volume: adds, removes, resizes and returns devices.
 ///
 /// Invariants:
-/// - At most one call at a time changes the devices ([`Engine::begin_change`]).
+/// - At most one call at a time changes the devices (`begin_change`).
 /// - The device item, the superblocks and the allocator agree after each call.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberDevices<'e> {

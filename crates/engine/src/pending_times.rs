@@ -2,7 +2,7 @@
 //!
 //! A write changes dirty data and acquires no edit lock, so it cannot change the inode item. The
 //! live inode keeps the times of a write as pending times. Every other change of times goes to the
-//! inode item through [`InodeItems::change`](crate::running::InodeItems::change), which
+//! inode item through [`InodeItems::change`](crate::running_parts::InodeItems::change), which
 //! merges the pending times first. Each field of the inode item therefore has the value that was
 //! set last.
 //!

@@ -80,6 +80,10 @@ impl Relocations<'_> {
     /// [`Error::Cancelled`]. [`Error::NoSpace`] with the missing bytes, before any change if the
     /// lack is known by then. [`Error::NotMoved`] for an extent without an intact copy. Errors of
     /// devices and trees.
+    ///
+    /// [`Error::Cancelled`]: buttress_fs::error::Error::Cancelled
+    /// [`Error::NoSpace`]: buttress_fs::error::Error::NoSpace
+    /// [`Error::NotMoved`]: buttress_fs::error::Error::NotMoved
     pub fn relocate(&self, groups: &[Logical], options: &RelocationOptions) -> Result<RelocationSummary> {
         let _way = self.engine.shared.reclaim.give_way();
         self.relocate_now(groups, options)

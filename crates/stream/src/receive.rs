@@ -198,7 +198,7 @@ pub struct ReceivedSubvolume {
 /// # Errors
 /// See [`Error`]. Earlier streams then stay received, and the volume shows nothing of the failed
 /// stream. The unfinished subvolume of the failed stream remains to be
-/// [dropped](Subvolumes::drop_deleted).
+/// [dropped](buttress_writer::areas::Subvolumes::drop_deleted).
 pub fn receive(
     filesystem: &WritableFilesystem,
     directory: Location,

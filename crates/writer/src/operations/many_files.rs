@@ -1,5 +1,5 @@
 //! Many small files, made at once in a subvolume whose names wait
-//! ([`defer_names`](Subvolumes::defer_names)).
+//! ([`defer_names`](crate::areas::Subvolumes::defer_names)).
 //!
 //! Each file is made as by [`create_whole`](WritableFilesystem::create_whole), but all files in one
 //! operation. The inode numbers of the files are consecutive, and their indexes in each directory
