@@ -7,6 +7,7 @@
 //! Invariant: only the checksum, the fsid and the uuid of the chunk tree change. They lie in the
 //! first 512 bytes of a block, which a device writes whole or not at all.
 
+use super::superblocks::require_no_failure;
 use buttress_exact::{Exact as _, usize_of};
 use buttress_format::node::RawHeader;
 use buttress_format::{
@@ -83,7 +84,10 @@ pub(super) fn rewrite_blocks(
     }
     rewrite_some(filesystem, &places, stamp, progress)?;
     match stamp {
-        Some(_) => Ok(filesystem.volume().flush()?),
+        Some(_) => {
+            filesystem.volume().flush()?;
+            require_no_failure(filesystem)
+        }
         None => Ok(()),
     }
 }
@@ -96,7 +100,8 @@ pub(super) fn rewrite_root(filesystem: &Filesystem, stamp: &Stamp) -> Result<()>
         generation: superblock.generation,
     };
     rewrite_some(filesystem, &[place], Some(stamp), &Progress::new())?;
-    Ok(filesystem.volume().flush()?)
+    filesystem.volume().flush()?;
+    require_no_failure(filesystem)
 }
 
 fn rewrite_some(
