@@ -7,7 +7,7 @@
 //!
 //! | root item | state | here |
 //! |---|---|---|
-//! | references | the merge was about to begin, or was cut | the merge begins, and skips what changed places |
+//! | references | the merge was about to begin, or was cut | the merge skips blocks that changed places |
 //! | no references | copies that nothing uses yet, or originals | there is nothing to merge |
 //!
 //! A step lets some blocks change places in one transaction. The relocation tree's nodes above

@@ -40,7 +40,8 @@ impl Shrinking<'_> {
     /// Fails before any change if a device is missing or belongs to a seed, or if a device that
     /// cannot grow has too little unallocated space. [`Error::Cancelled`] leaves a whole volume
     /// that the next shrink continues with. [`MembershipRefusal::NotPacked`] if the volume no longer
-    /// fits any plan. Errors of devices, trees and extents as for [`relocate`](crate::areas::Relocations::relocate).
+    /// fits any plan. Errors of devices, trees and extents as for
+    /// [`relocate`](crate::areas::Relocations::relocate).
     ///
     /// After an error, devices that were enlarged get their earlier sizes again, unless much
     /// content is past their earlier ends.
