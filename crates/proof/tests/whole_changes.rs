@@ -39,6 +39,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 #[path = "whole_changes/lost.rs"]
 mod lost;
+#[path = "whole_changes/overlay.rs"]
+mod overlay;
 
 const MIB: usize = 1 << 20;
 
