@@ -9,6 +9,7 @@
 
 mod place;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -166,13 +167,14 @@ pub(crate) fn open_devices_over(
     opened.collect()
 }
 
-/// Returns the overlay file of a device by its index.
-pub(crate) fn numbered(first: &Path, number: usize) -> PathBuf {
-    if number == 0 {
+/// Returns the overlay file of an image by its index: `first` for the first image, the same name
+/// with `.2` appended for the second.
+pub(crate) fn numbered(first: &Path, index: usize) -> PathBuf {
+    if index == 0 {
         return first.to_owned();
     }
-    let mut name = first.to_owned().into_os_string();
-    name.push(format!(".{}", number.saturating_add(1)));
+    let mut name = OsString::from(first);
+    name.push(format!(".{}", index.saturating_add(1)));
     name.into()
 }
 

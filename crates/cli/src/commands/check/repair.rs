@@ -125,7 +125,7 @@ impl<'a> Job<'a> {
         }
         let (overlay, image) = (overlay.display(), self.target.image.display());
         Err(anyhow::anyhow!("{overlay} exists: it is the overlay of an earlier repair")).context(Advice(format!(
-            "to keep it, run `buttress overlay commit {overlay} {image}`. To discard it, delete {overlay}. To continue it, give --overlay {overlay}"
+            "to keep it, run `buttress overlay commit {overlay} {image}`. To discard it, run `buttress overlay discard {overlay}`. To continue it, give --overlay {overlay}"
         )))
     }
 
@@ -193,10 +193,11 @@ impl<'a> Job<'a> {
             return Ok(());
         };
         let images = std::iter::once(&self.target.image).chain(&self.context.globals().devices);
-        for (number, image) in images.enumerate() {
-            let side = numbered(overlay, number);
-            buttress::apply_overlay(&side, image, &self.context.device_options())?;
-        }
+        let pairs: Vec<_> = images
+            .enumerate()
+            .map(|(number, image)| (numbered(overlay, number), image.clone()))
+            .collect();
+        buttress::apply_overlays(&pairs, &self.context.device_options())?;
         Ok(())
     }
 
@@ -224,7 +225,7 @@ impl<'a> Job<'a> {
         if kept != Kept::Better {
             return Some(match shown.overlay {
                 Some(overlay) => format!(
-                    "The repair was not kept; {image} is unchanged. To discard the repair, delete {}",
+                    "The repair was not kept; {image} is unchanged. To discard the repair, run `buttress overlay discard {}`",
                     terminal::shown(overlay.display())
                 ),
                 None => format!("The repair was not kept; {image} is unchanged"),
@@ -236,9 +237,12 @@ impl<'a> Job<'a> {
         Some(match shown.overlay {
             Some(overlay) => {
                 let overlay = terminal::shown(overlay.display());
+                let devices = self.context.globals().devices.iter();
+                let others = devices.map(|device| format!(" {}", terminal::shown(device.display())));
+                let others: String = others.collect();
                 format!(
                     "The repair is in {overlay}; {image} is unchanged.\n\
-                     To keep the repair, run `buttress overlay commit {overlay} {image}`; to discard it, delete {overlay}"
+                     To keep the repair, run `buttress overlay commit {overlay} {image}{others}`; to discard it, run `buttress overlay discard {overlay}`"
                 )
             }
             None => format!("This was a trial; {image} is unchanged"),
