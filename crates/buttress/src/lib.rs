@@ -152,6 +152,8 @@ struct Readme;
 mod error;
 mod file;
 mod options;
+#[cfg(all(feature = "write", target_os = "linux"))]
+mod overlay;
 mod path;
 mod subvolume;
 mod volume;
@@ -165,6 +167,8 @@ pub use file::WritableFile;
 #[cfg(feature = "write")]
 pub use options::NewVolume;
 pub use options::VolumeOptions;
+#[cfg(all(feature = "write", target_os = "linux"))]
+pub use overlay::{apply_overlay, apply_overlays, discard_overlay, superblocks_last};
 pub use path::VolumePath;
 pub use subvolume::Subvolume;
 pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
@@ -186,8 +190,6 @@ pub use buttress_accounts::{
 pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
 #[cfg(all(feature = "write", target_os = "linux"))]
 pub use buttress_device::LockedFile;
-#[cfg(feature = "write")]
-pub use buttress_device::overlay::apply as apply_overlay;
 pub use buttress_device::{
     Backend, Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
 };

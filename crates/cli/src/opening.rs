@@ -9,6 +9,7 @@
 
 mod place;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,12 +56,7 @@ impl Context {
     /// first, the same name with `.2` appended for the second.
     pub(crate) fn overlay_of(&self, number: usize) -> Option<PathBuf> {
         let first = self.globals().overlay.as_ref()?;
-        if number == 0 {
-            return Some(first.clone());
-        }
-        let mut name = first.clone().into_os_string();
-        name.push(format!(".{}", number.saturating_add(1)));
-        Some(name.into())
+        Some(numbered(first, number))
     }
 
     /// Opens one image or device for reading, without the devices of `--device`.
@@ -115,6 +111,17 @@ impl Context {
         }
         Ok(device)
     }
+}
+
+/// Returns the overlay file of an image by its index: `first` for the first image, the same name
+/// with `.2` appended for the second.
+pub(crate) fn numbered(first: &Path, index: usize) -> PathBuf {
+    if index == 0 {
+        return first.to_owned();
+    }
+    let mut name = OsString::from(first);
+    name.push(format!(".{}", index.saturating_add(1)));
+    name.into()
 }
 
 /// If a mount of this program serves an image that is in use, adds the mount's directory to the

@@ -87,6 +87,10 @@ const fn tree(name: &'static str) -> Test {
     test("buttress-tree", "lib", name)
 }
 
+const fn salvage(target: &'static str, name: &'static str) -> Test {
+    test("buttress-salvage", target, name)
+}
+
 const fn engine(name: &'static str) -> Test {
     test("buttress-engine", "lib", name)
 }

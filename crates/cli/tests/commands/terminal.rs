@@ -355,6 +355,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         ("property list", vec!["@/sub%", "@/none%"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
+        ("overlay discard", vec!["NEW9%"]),
         ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),
         (
             "inspect-internal dump-super",

@@ -557,6 +557,7 @@ fn about_devices() -> Vec<Case> {
         },
         look("property list", "{image}:/home", "{image}:/no/such/path"),
         write("overlay commit", "{overlay} {image}", ""),
+        write("overlay discard", "{overlay}", ""),
         write("rescue zero-log", "{image}", ""),
     ]
 }
