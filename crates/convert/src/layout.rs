@@ -27,11 +27,23 @@ pub use pieces::{EXTENT_BYTES_MAX, Piece};
 pub use reserved::RESERVED;
 pub use units::{UNIT_BYTES, Units};
 
-use crate::error::Error;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Physical};
 use free::FreeRuns;
 use reserved::reserved_units;
+
+/// The free space is too small, or too fragmented, for the new trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "free space is too small or too fragmented for the new trees (found {free} bytes in its longest \
+     runs, expected {needed} bytes in runs of 1 MiB or more). Delete files or grow the volume first"
+)]
+pub struct NoSpace {
+    /// The bytes that one copy of the new trees needs.
+    pub needed: ByteCount,
+    /// The bytes of the longest free runs.
+    pub free: ByteCount,
+}
 
 /// The bytes of new chunks that a conversion needs, in one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +59,7 @@ impl Layout {
     ///
     /// # Errors
     /// Fails if the free units are too few or too scattered.
-    pub fn new(used: &Units, needs: Needs) -> Result<Self, Error> {
+    pub fn new(used: &Units, needs: Needs) -> Result<Self, NoSpace> {
         let mut taken = used.clone();
         for range in reserved_units() {
             taken.mark(range);
@@ -77,7 +89,7 @@ impl Layout {
 
 /// Places the system chunk and the metadata chunks in free units: with two copies if they fit, else
 /// with one.
-fn place_metadata(taken: &Units, needs: Needs) -> Result<(Placed, Vec<Placed>), Error> {
+fn place_metadata(taken: &Units, needs: Needs) -> Result<(Placed, Vec<Placed>), NoSpace> {
     let system = needs.system.get().div_ceil(UNIT_BYTES).max(1);
     let metadata = needs.metadata.get().div_ceil(UNIT_BYTES).max(1);
     for copies in [2, 1] {
@@ -87,20 +99,20 @@ fn place_metadata(taken: &Units, needs: Needs) -> Result<(Placed, Vec<Placed>), 
             return Ok((system, placed));
         }
     }
-    Err(Error::NoSpace {
+    Err(NoSpace {
         needed: ByteCount::new(system.exact_add(metadata).exact_mul(UNIT_BYTES)),
         free: ByteCount::new(FreeRuns::new(taken).total().exact_mul(UNIT_BYTES)),
     })
 }
 
 /// Returns a free unit for each used unit of the reserved ranges.
-fn move_reserved(used: &Units, taken: &Units) -> Result<Vec<Moved>, Error> {
+fn move_reserved(used: &Units, taken: &Units) -> Result<Vec<Moved>, NoSpace> {
     let mut free = taken.runs(0..taken.complete(), false).flatten();
     let mut moved = Vec::new();
     for range in reserved_units() {
         for unit in range.filter(|unit| used.is_used(*unit)) {
             let Some(to) = free.next() else {
-                return Err(Error::NoSpace {
+                return Err(NoSpace {
                     needed: ByteCount::new(UNIT_BYTES),
                     free: ByteCount::ZERO,
                 });

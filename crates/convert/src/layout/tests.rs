@@ -149,7 +149,7 @@ proptest! {
     fn layouts_keep_their_invariants(device in devices(), needs in needs()) {
         match Layout::new(&device.units(), needs) {
             Ok(layout) => check(&device, needs, &layout),
-            Err(Error::NoSpace { needed, free }) => {
+            Err(NoSpace { needed, free }) => {
                 // Only free runs below the shortest chunk, or too few bytes, are a reason.
                 prop_assert!(free.get() < 64 * (needed.get() + (4 << 20)), "{needed} of {free}");
             }
@@ -208,7 +208,7 @@ fn a_device_without_free_space_is_refused_with_numbers() {
         metadata: ByteCount::new(1 << 20),
     };
     let error = Layout::new(&device.units(), needs).unwrap_err();
-    let expected = Error::NoSpace {
+    let expected = NoSpace {
         needed: ByteCount::new(2 << 20),
         free: ByteCount::ZERO,
     };
