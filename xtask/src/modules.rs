@@ -20,8 +20,7 @@ use std::path::Path;
 
 /// The crates whose circles the table holds.
 const CRATES: [&str; 11] = [
-    "accounts", "check", "convert", "engine", "extfs", "format", "fs", "salvage", "tree", "volume",
-    "writer",
+    "accounts", "check", "convert", "engine", "extfs", "format", "fs", "salvage", "tree", "volume", "writer",
 ];
 
 /// Path of the table of module circles, below the workspace root.

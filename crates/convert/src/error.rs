@@ -4,7 +4,7 @@ use crate::layout::NoSpace;
 use buttress_device::IoError;
 use buttress_exact::Defect;
 use buttress_extfs::ExtError;
-use buttress_format::ItemProblem;
+use buttress_format::{ItemProblem, SuperblockError};
 
 /// A failure of a conversion. The old file system is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +13,12 @@ pub enum Error {
     /// The free space is too small, or too fragmented, for the new trees.
     #[error(transparent)]
     NoSpace(#[from] NoSpace),
+    /// A former conversion of the device was interrupted.
+    #[error("a conversion of this device was interrupted. Resume it first")]
+    Unfinished,
+    /// The superblock cannot be encoded.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
     /// The old file system cannot be read.
     #[error(transparent)]
     Ext(#[from] ExtError),

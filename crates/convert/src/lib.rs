@@ -7,7 +7,8 @@
 //! | `inodes`, `records` | the items of inodes, in order |
 //! | `extents`, `checksums` | content: one pass over the used bytes |
 //! | `log`, `chunks`, `trees` | packed trees, and the trees that describe the volume |
-//! | `prepare` | the order of all steps |
+//! | `prepare` | the order of all steps up to the moment of change |
+//! | `publish`, `record` | the moment of change, and its end after a power cut |
 //! | [`error`] | the reasons of a failure |
 //!
 //! The old content stays where it is. The new volume has the files of the old one as its top level,
@@ -16,7 +17,7 @@
 //!
 //! # Left out
 //!
-//! A crash-safe publication, and the way back.
+//! The way back to the old file system after a conversion.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -36,12 +37,15 @@ mod inodes;
 pub mod layout;
 mod log;
 mod prepare;
+mod publish;
+mod record;
 mod records;
 mod survey;
 mod trees;
 
 pub use error::{Error, Result};
 pub use prepare::{Options, Prepared, prepare};
+pub use publish::{Resumed, resume};
 
 use buttress_format::{Generation, TreeId};
 

@@ -10,6 +10,8 @@ use crate::extents::{IMAGE, Parts, Pass, Pieces};
 use crate::inodes::{Translation, index_of_saved};
 use crate::layout::Layout;
 use crate::log::{Addresses, Log};
+use crate::publish::publish;
+use crate::record::Record;
 use crate::records::Items;
 use crate::survey::survey;
 use crate::trees::Finish;
@@ -43,6 +45,8 @@ pub struct Options {
 
 /// A new volume without superblocks.
 pub struct Prepared {
+    device: Device,
+    layout: Layout,
     volume: Volume,
     superblock: Superblock,
     devices: Vec<DeviceItem>,
@@ -55,13 +59,19 @@ impl Prepared {
         &self.superblock
     }
 
-    /// Writes the superblocks. The device then holds the new volume. A crash during this call can
-    /// leave a device without a file system, so callers keep a copy of the device.
+    /// Makes the new volume the content of the device. A power cut leaves the old file system, the
+    /// new volume, or a device that [`resume`](crate::resume) makes one of them.
     ///
     /// # Errors
-    /// Fails if the device fails.
+    /// Fails if the device fails. Then call [`resume`](crate::resume).
     pub fn publish(self) -> Result<()> {
-        Ok(self.volume.write_superblocks(&self.superblock, &self.devices)?)
+        publish(
+            &self.device,
+            &self.volume,
+            &self.layout,
+            &self.superblock,
+            &self.devices,
+        )
     }
 }
 
@@ -73,6 +83,9 @@ impl Prepared {
 /// small. Also fails if btrfs cannot hold an object, or if the device fails. The old file system is
 /// unchanged.
 pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
+    if Record::read(device)?.is_some() {
+        return Err(Error::Unfinished);
+    }
     let old = Ext::open(device)?;
     let mut make = options.make.clone();
     make.sector_bytes = Some(old.superblock().block_bytes);
@@ -97,6 +110,8 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
     let (superblock, devices) = job.run(&volume)?;
     volume.flush()?;
     Ok(Prepared {
+        device: device.clone(),
+        layout,
         volume,
         superblock,
         devices,

@@ -11,6 +11,7 @@
     reason = "tests"
 )]
 
+mod cuts;
 mod fill;
 mod mount;
 
