@@ -17,6 +17,7 @@
 //! | join small extents of a file, compress its content | [`WritableFile::defragment`] |
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
+//! | repair what a check finds | [`repair`] |
 //! | find tree blocks and older roots on damaged devices | [`salvage`] |
 //! | see where an address is located on the devices | [`Volume::copies`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
@@ -111,6 +112,7 @@
 //! | `stream` | sending and receiving snapshots |
 //! | `check` | checking every cross-reference |
 //! | `scrub` | reading and repairing every copy, and healing while a volume is in use |
+//! | `repair` | repairing what a check finds |
 //! | `salvage` | scans of devices for tree blocks that no root leads to |
 //! | `build`, `sources` | images of whole trees, archives, containers and plans |
 //! | `full` | all of these |
@@ -155,6 +157,8 @@ struct Readme;
 mod error;
 mod file;
 mod options;
+#[cfg(all(feature = "write", target_os = "linux"))]
+mod overlay;
 mod path;
 mod subvolume;
 #[cfg(feature = "write")]
@@ -170,6 +174,8 @@ pub use file::WritableFile;
 #[cfg(feature = "write")]
 pub use options::NewVolume;
 pub use options::VolumeOptions;
+#[cfg(all(feature = "write", target_os = "linux"))]
+pub use overlay::{apply_overlay, apply_overlays, discard_overlay, superblocks_last};
 pub use path::VolumePath;
 pub use subvolume::Subvolume;
 pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
@@ -193,8 +199,6 @@ pub use buttress_accounts::{
 pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
 #[cfg(all(feature = "write", target_os = "linux"))]
 pub use buttress_device::LockedFile;
-#[cfg(feature = "write")]
-pub use buttress_device::overlay::apply as apply_overlay;
 pub use buttress_device::{
     Backend, Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
 };
@@ -278,6 +282,18 @@ pub mod quota {
     pub use buttress_writer::QuotaKind;
     #[cfg(feature = "write")]
     pub use buttress_writer::operations::{QuotaLimit, Rescanned};
+}
+
+/// Repairs of what [`Volume::check`] finds, on devices that are open for writing. Give devices with
+/// overlays: a repair cannot undo its commits.
+#[cfg(feature = "repair")]
+pub mod repair {
+    pub use buttress_repair::{
+        Applied, Done, Edit, Kept, Left, Loss, Options, Outcome, Plan, RepairKind, Step, guard::Lost, kinds,
+        plan, severity,
+    };
+
+    pub use crate::volume::repairing::run;
 }
 
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.

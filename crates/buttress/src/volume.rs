@@ -10,6 +10,8 @@ mod devices;
 mod inodes;
 mod mapping;
 mod quotas;
+#[cfg(feature = "repair")]
+pub(crate) mod repairing;
 #[cfg(feature = "scrub")]
 mod scrubbing;
 #[cfg(feature = "write")]

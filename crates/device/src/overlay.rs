@@ -3,7 +3,7 @@
 //! Writes to the overlay go to a sparse *side file*. Reads of written bytes come from the side
 //! file, and all other reads from the base. After a close and a new open, the overlay has at least
 //! the state of its last flush. Finally, the overlay is written into the base ([`apply`]), or
-//! discarded by deleting the side file.
+//! discarded ([`discard`]).
 //!
 //! A [`VolatileOverlay`] keeps changes in memory instead. Side files need Linux.
 //!
@@ -16,7 +16,9 @@
 //! - a block's bit in the map is on disk only after the block. A crash loses unflushed data, as on
 //!   any device;
 //! - applying may be interrupted and repeated. Until an apply is done, the side file is marked, and
-//!   cannot be used otherwise.
+//!   cannot be used otherwise;
+//! - an apply writes blocks in stages with a flush after each. The caller names the blocks of the
+//!   last stages, such as superblocks.
 
 #[cfg(target_os = "linux")]
 mod apply;
@@ -27,7 +29,7 @@ mod side;
 mod volatile;
 
 #[cfg(target_os = "linux")]
-pub use apply::{Applied, apply};
+pub use apply::{Applied, Last, apply, apply_all, discard};
 #[cfg(target_os = "linux")]
 pub(crate) use persistent::Overlay;
 #[cfg(target_os = "linux")]

@@ -59,21 +59,34 @@ pub fn window(
     offset: Offset,
     sector_bytes: Option<u32>,
 ) -> io::Result<Arc<dyn Backend>> {
-    let size = whole.size_bytes();
-    let (name, range) = match offset {
+    let name = match offset {
         Offset::Whole => return Ok(whole),
+        Offset::Bytes(start) => format!("{} at offset {start}", whole.name()),
+        Offset::Partition(number) => format!("{} partition {number}", whole.name()),
+    };
+    let range = range_of(whole.as_ref(), offset, sector_bytes)?;
+    Ok(Arc::new(Window::new(whole, name, range)))
+}
+
+/// Returns the range of bytes of `whole` that `offset` names.
+///
+/// # Errors
+/// Fails as [`window`] does.
+pub(crate) fn range_of(
+    whole: &dyn Backend,
+    offset: Offset,
+    sector_bytes: Option<u32>,
+) -> io::Result<Range<u64>> {
+    let size = whole.size_bytes();
+    match offset {
+        Offset::Whole => Ok(0..size),
         Offset::Bytes(start) if start > size => {
             let what = format!("the offset {start} is past its end at {size} bytes");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
-        Offset::Bytes(start) => (format!("{} at offset {start}", whole.name()), start..size),
-        Offset::Partition(number) => {
-            let table = read_table(whole.as_ref(), sector_bytes)?;
-            let name = format!("{} partition {number}", whole.name());
-            (name, table.find(number, size)?)
-        }
-    };
-    Ok(Arc::new(Window::new(whole, name, range)))
+        Offset::Bytes(start) => Ok(start..size),
+        Offset::Partition(number) => read_table(whole, sector_bytes)?.find(number, size),
+    }
 }
 
 /// A partition table and its kind.

@@ -230,7 +230,16 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
             "mkfs",
             vec!["-L % --size 128M NEW5", "--size 128M NEW12%", "-f IMAGE%"],
         ),
-        ("check", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
+        (
+            "check",
+            vec![
+                "IMAGE",
+                "--format json IMAGE",
+                "--repair --dry-run IMAGE",
+                "--repair --yes-to x IMAGE",
+                "IMAGE%",
+            ],
+        ),
         (
             "space",
             vec!["IMAGE", "--format json IMAGE", "--export ncdu @/", "@/none%"],
@@ -355,6 +364,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         ("property list", vec!["@/sub%", "@/none%"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
+        ("overlay discard", vec!["NEW9%"]),
         ("rescue scan", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),
         (

@@ -322,6 +322,11 @@ fn about_whole_volumes() -> Vec<Case> {
             ..look("check", "{image}", "")
         },
         Case {
+            form: "--repair",
+            is_job: true,
+            ..look("check", "--repair --dry-run {image}", "")
+        },
+        Case {
             is_job: true,
             ..look("space", "{image}", "")
         },
@@ -558,6 +563,7 @@ fn about_devices() -> Vec<Case> {
         },
         look("property list", "{image}:/home", "{image}:/no/such/path"),
         write("overlay commit", "{overlay} {image}", ""),
+        write("overlay discard", "{overlay}", ""),
         Case {
             makes_files: true,
             is_job: true,

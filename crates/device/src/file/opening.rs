@@ -70,7 +70,13 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     let state = BaseState::of(&backend.file, backend.size()).map_err(fail)?;
     let backend: Arc<dyn Backend> = Arc::new(backend);
     let backend = match over {
-        Some(path) => Arc::new(Overlay::open(backend, &state, path, writes_overlay).map_err(fail)?),
+        Some(path) => {
+            let mut overlay = Overlay::open(backend, &state, path, writes_overlay).map_err(fail)?;
+            let range = partition::range_of(&overlay, options.partition, table_sector_bytes)
+                .map_err(|cause| IoError::new(&name, Operation::Partition, 0, 0, &cause))?;
+            overlay.record_volume(range.start).map_err(fail)?;
+            Arc::new(overlay)
+        }
         None => backend,
     };
     let backend = partition::window(backend, options.partition, table_sector_bytes)

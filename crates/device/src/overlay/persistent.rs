@@ -57,6 +57,15 @@ impl Overlay {
         })
     }
 
+    /// Records that a volume begins at byte `start` of the base. An overlay that is open for reading
+    /// changes nothing.
+    pub(crate) fn record_volume(&mut self, start: u64) -> io::Result<()> {
+        match self.writable {
+            true => self.side.record_volume(start),
+            false => Ok(()),
+        }
+    }
+
     /// Splits `[start, start + length)` at changes between base and side file.
     fn runs(&self, start: u64, length: usize) -> Vec<Run> {
         let map = self.map.read();

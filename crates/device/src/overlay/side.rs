@@ -14,6 +14,8 @@
 //! | 16 | size of the base in bytes (8 bytes) |
 //! | 24 | the base's time of last change: seconds (8 bytes) and nanoseconds (4 bytes) since 1970; all zero where that says nothing, as for block devices |
 //! | 36 | state (4 bytes): 0 in use, 1 being applied to the base |
+//! | 40 | number of volumes in the base, at most 64 (4 bytes); 0 in overlays of earlier versions |
+//! | 48 | for each volume, the byte of the base at which it begins (8 bytes) |
 //! | 4092 | CRC-32C of all before it (4 bytes), as btrfs computes it |
 //!
 //! Holes in the file read as zeros, so an overlay takes as much space as its changes.
@@ -41,6 +43,9 @@ const MAP_PAGE: usize = 4096;
 const BLOCKS_PER_PAGE: u64 = 8 * 4096;
 const MAGIC: &[u8; 8] = b"BUTTROVL";
 const VERSION: u32 = 1;
+/// The place of the volumes' starts in the header, and the largest number of volumes.
+const VOLUMES_AT: usize = 48;
+const VOLUMES_MAX: usize = 64;
 
 /// The facts that an overlay records about its base, to recognise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +87,8 @@ pub(super) struct SideFile {
     path: PathBuf,
     base: BaseState,
     pub(super) state: State,
+    /// The bytes of the base at which volumes begin.
+    volumes: Vec<u64>,
     data_start: u64,
 }
 
@@ -163,6 +170,7 @@ impl SideFile {
             path: path.to_owned(),
             base: *base,
             state: State::InUse,
+            volumes: Vec::new(),
             data_start: data_start(base.size_bytes),
         };
         let end = side
@@ -206,7 +214,16 @@ impl SideFile {
             1 => State::BeingApplied,
             other => return Err(invalid(format!("overlay {name}: state {other} is unknown"))),
         };
+        let count = u32::from_le_bytes(number(&header, 40));
+        let count = usize::try_from(count).ok().filter(|count| *count <= VOLUMES_MAX);
+        let Some(count) = count else {
+            return Err(invalid(format!(
+                "overlay {name}: it lists more than {VOLUMES_MAX} volumes"
+            )));
+        };
+        let volumes = (0..count).map(|index| u64::from_le_bytes(number(&header, volume_at(index))));
         Ok(Self {
+            volumes: volumes.collect(),
             file,
             path: path.to_owned(),
             base,
@@ -228,9 +245,40 @@ impl SideFile {
             36,
             &u32::from(self.state == State::BeingApplied).to_le_bytes(),
         );
+        let count: u32 = self.volumes.len().narrow();
+        put(&mut header, 40, &count.to_le_bytes());
+        for (index, start) in self.volumes.iter().enumerate() {
+            put(&mut header, volume_at(index), &start.to_le_bytes());
+        }
         let checksum = checksum(&header);
         put(&mut header, HEADER_BYTES - 4, &checksum.to_le_bytes());
         self.file.write_all_at(&header, 0)
+    }
+
+    /// Records durably that a volume begins at byte `start` of the base.
+    pub(super) fn record_volume(&mut self, start: u64) -> io::Result<()> {
+        if self.volumes.contains(&start) {
+            return Ok(());
+        }
+        if self.volumes.len() == VOLUMES_MAX {
+            let what = format!(
+                "overlay {}: it has changes of {VOLUMES_MAX} volumes already; use another overlay",
+                self.path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        self.volumes.push(start);
+        self.write_header()?;
+        self.sync()
+    }
+
+    /// Returns the bytes of the base at which volumes begin.
+    pub(super) fn volumes(&self) -> &[u64] {
+        // Overlays of earlier versions list none, and most volumes begin at the first byte.
+        match self.volumes.as_slice() {
+            [] => &[0],
+            starts => starts,
+        }
     }
 
     /// Marks the file as being applied to the base.
@@ -333,6 +381,11 @@ fn lock(file: &File, path: &Path, writable: bool) -> io::Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Returns the place in the header of a volume's start.
+fn volume_at(index: usize) -> usize {
+    VOLUMES_AT.exact_add(index.exact_mul(8))
 }
 
 fn map_bytes(base_bytes: u64) -> u64 {

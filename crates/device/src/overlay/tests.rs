@@ -2,11 +2,13 @@
 
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
 use super::side::SideFile;
 use super::*;
+use crate::backend::Backend;
 use crate::device::{Device, OpenOptions};
 use crate::partition::Offset;
 
@@ -86,7 +88,7 @@ proptest! {
         drop(device);
         prop_assert!(std::fs::read(folder.path().join("base")).unwrap() == original);
         prop_assert!(open(folder.path(), false).unwrap().read(0, SIZE).unwrap()[..] == model[..]);
-        apply(folder.path().join("side"), folder.path().join("base"), &OpenOptions::default()).unwrap();
+        apply(folder.path().join("side"), folder.path().join("base"), &OpenOptions::default(), &|_, _| Ok(Vec::new())).unwrap();
         prop_assert!(std::fs::read(folder.path().join("base")).unwrap() == model);
         prop_assert!(!folder.path().join("side").exists());
     }
@@ -148,6 +150,7 @@ fn other_bases_and_other_files_are_refused() {
             folder.path().join("side"),
             folder.path().join("base"),
             &OpenOptions::default(),
+            &|_, _| Ok(Vec::new()),
         )
         .unwrap_err(),
     ] {
@@ -187,6 +190,7 @@ fn interrupted_apply_must_be_finished_before_any_other_use() {
         folder.path().join("side"),
         folder.path().join("base"),
         &OpenOptions::default(),
+        &|_, _| Ok(Vec::new()),
     )
     .unwrap();
     assert_eq!(applied.bytes, 12_288);
@@ -208,4 +212,114 @@ fn overlays_lie_below_partitions() {
     assert_eq!(found[..192], model[8000..8192]);
     assert_eq!(found[192..292], [3; 100]);
     assert_eq!(found[292..], model[8292..8400]);
+}
+
+#[test]
+fn discard_deletes_only_unused_overlays() {
+    let (folder, model) = base();
+    let side = folder.path().join("side");
+    let device = open(folder.path(), true).unwrap();
+    device.write(0, &[9; 4096]).unwrap();
+    device.flush().unwrap();
+    let in_use = discard(&side).unwrap_err();
+    assert!(in_use.to_string().contains("in use"), "{in_use}");
+    drop(device);
+    let other = discard(folder.path().join("base")).unwrap_err();
+    assert!(other.to_string().contains("not an overlay"), "{other}");
+    SideFile::open_to_apply(&side).unwrap().begin_to_apply().unwrap();
+    let begun = discard(&side).unwrap_err();
+    assert!(begun.to_string().contains("overlay commit"), "{begun}");
+    std::fs::remove_file(&side).unwrap();
+    open(folder.path(), true).unwrap().flush().unwrap();
+    discard(&side).unwrap();
+    assert!(!side.exists());
+    assert!(std::fs::read(folder.path().join("base")).unwrap() == model);
+}
+
+/// A device in memory that records the places of writes between flushes.
+#[derive(Debug)]
+struct Recording {
+    memory: crate::MemoryBackend,
+    stages: Mutex<Vec<Vec<u64>>>,
+}
+
+impl Backend for Recording {
+    fn name(&self) -> &str {
+        self.memory.name()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.memory.size_bytes()
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.memory.sector_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        self.memory.read_vectored_at(offset_bytes, buffers)
+    }
+
+    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        self.stages.lock().unwrap().last_mut().unwrap().push(offset_bytes);
+        self.memory.write_at(offset_bytes, bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.stages.lock().unwrap().push(Vec::new());
+        self.memory.flush()
+    }
+
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        unreachable!("an apply discards nothing")
+    }
+
+    fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+        unreachable!("an apply writes zeros as other bytes")
+    }
+}
+
+#[test]
+fn apply_writes_named_blocks_of_each_volume_last() {
+    let (folder, mut model) = base();
+    let side = folder.path().join("side");
+    for start in [0, 100_000] {
+        let inside = OpenOptions {
+            partition: Offset::Bytes(start),
+            ..options(folder.path(), true)
+        };
+        let device = Device::open(folder.path().join("base"), &inside).unwrap();
+        for at in [0, 8192, 16_384, 40_960] {
+            device.write(at, &[at as u8 ^ 0x55; 4096]).unwrap();
+            let at = (start + at) as usize;
+            model[at..at + 4096].fill((at - start as usize) as u8 ^ 0x55);
+        }
+        device.flush().unwrap();
+    }
+    let last: Last<'_> = &|_, start| {
+        let ranges = |ranges: &[std::ops::Range<u64>]| {
+            let moved = ranges.iter().map(|range| start + range.start..start + range.end);
+            moved.collect()
+        };
+        Ok(vec![ranges(&[8192..8200]), ranges(&[0..512, 40_960..40_961])])
+    };
+    let bytes = std::fs::read(folder.path().join("base")).unwrap();
+    let recording = Arc::new(Recording {
+        memory: crate::MemoryBackend::new("base", bytes),
+        stages: Mutex::new(vec![Vec::new()]),
+    });
+    let backend: Arc<dyn Backend> = recording.clone();
+    let recorded = Device::with_backend(backend, crate::Engine::Inline);
+    let copy = recorded.clone();
+    apply_all(vec![(side, Box::new(move || Ok(copy)))], last).unwrap();
+    assert!(recorded.read(0, SIZE).unwrap()[..] == model[..]);
+    let stages = recording.stages.lock().unwrap();
+    // The second volume begins within a block, so whole blocks around its ranges are late.
+    assert_eq!(stages[1], [8192, 106_496]);
+    assert_eq!(stages[2], [0, 40_960, 98_304, 139_264]);
+    assert_eq!(stages[3], [0_u64; 0]);
 }

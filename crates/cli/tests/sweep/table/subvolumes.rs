@@ -296,6 +296,12 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "overlay discard",
+        base: "{stream}",
+        code: 1,
+        ..PLAIN
+    },
+    Sweep {
         command: "rescue scan",
         base: "{volume.img}",
         own: &[
