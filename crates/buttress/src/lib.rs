@@ -18,6 +18,8 @@
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
 //! | repair what a check finds | [`repair`] |
+//! | find tree blocks and older roots on damaged devices | [`salvage`] |
+//! | see where an address is located on the devices | [`Volume::copies`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
 //! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`]
@@ -111,6 +113,7 @@
 //! | `check` | checking every cross-reference |
 //! | `scrub` | reading and repairing every copy, and healing while a volume is in use |
 //! | `repair` | repairing what a check finds |
+//! | `salvage` | scans of devices for tree blocks that no root leads to |
 //! | `build`, `sources` | images of whole trees, archives, containers and plans |
 //! | `full` | all of these |
 //!
@@ -158,6 +161,8 @@ mod options;
 mod overlay;
 mod path;
 mod subvolume;
+#[cfg(feature = "write")]
+mod superblocks;
 mod volume;
 #[cfg(feature = "write")]
 mod whole_volume;
@@ -178,7 +183,9 @@ pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
 pub use subvolume::send::Send;
 #[cfg(feature = "write")]
 pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
-pub use volume::{DeviceInfo, Volume, VolumeInfo};
+#[cfg(feature = "write")]
+pub use superblocks::select_superblock;
+pub use volume::{CopyPlace, DeviceInfo, Volume, VolumeInfo};
 #[cfg(feature = "write")]
 pub use volume::{NewDevice, WritableVolume};
 #[cfg(feature = "write")]
@@ -287,6 +294,17 @@ pub mod repair {
     };
 
     pub use crate::volume::repairing::run;
+}
+
+/// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.
+#[cfg(feature = "salvage")]
+pub mod salvage {
+    pub use buttress_packing::SpoolFolder;
+    pub use buttress_salvage::{
+        BlockIndex, Error, FoundDevice, FoundRoots, Identity, IndexProblem, IndexReader, IndexWriter,
+        OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery, Scanned, State, find_roots, identify,
+        identify_by_blocks, scan::ScanSink, scan::scan, states,
+    };
 }
 
 /// Jobs over every copy of a volume: scrubs, resynchronisation of devices that missed commits,

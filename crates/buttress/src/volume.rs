@@ -8,6 +8,7 @@ mod balancing;
 mod checking;
 mod devices;
 mod inodes;
+mod mapping;
 mod quotas;
 #[cfg(feature = "repair")]
 pub(crate) mod repairing;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 
 pub(crate) use access::Access;
 pub use devices::{DeviceInfo, VolumeInfo};
+pub use mapping::CopyPlace;
 #[cfg(feature = "write")]
 pub use writable::{WritableVolume, devices::NewDevice};
 

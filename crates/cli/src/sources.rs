@@ -31,6 +31,8 @@ pub enum Role {
     Overlay,
     /// A send stream.
     Stream,
+    /// An index of a scan.
+    Index,
 }
 
 impl fmt::Display for Role {
@@ -39,6 +41,7 @@ impl fmt::Display for Role {
             Self::Volume | Self::ChangedVolume => "an image or device that this command uses",
             Self::Overlay => "an overlay that this command uses",
             Self::Stream => "a stream that this command reads",
+            Self::Index => "an index that this command writes",
         })
     }
 }
@@ -119,7 +122,7 @@ impl Sources {
             Role::Volume | Role::ChangedVolume => {
                 error.context_advice(&format!("write a path inside of it as {name}:/path"))
             }
-            Role::Overlay | Role::Stream => error.context_advice("name another file"),
+            Role::Overlay | Role::Stream | Role::Index => error.context_advice("name another file"),
         }
     }
 

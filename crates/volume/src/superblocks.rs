@@ -22,6 +22,7 @@ use buttress_format::superblock::{
 };
 use buttress_format::{ErrorKind, Generation, Physical, Unsupported};
 use uuid::Uuid;
+use zerocopy::IntoBytes as _;
 
 /// The reason why a primary superblock is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +60,9 @@ pub struct DeviceSuperblock {
     /// The notice that the volume was opened by a superblock other than the primary.
     pub notice: Option<Notice>,
 }
+
+/// The size of the checksum field at the start of a superblock.
+const CHECKSUM_FIELD_BYTES: usize = 32;
 
 /// The range of zone sizes.
 const ZONE_BYTES: core::ops::RangeInclusive<u64> = 4 << 20..=8 << 30;
@@ -175,6 +179,48 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
         at,
         notice: Some(notice),
     })
+}
+
+/// Writes a superblock copy over the primary of its device. `copy` is the number of the copy: 1 or 2;
+/// with 0, the primary stays as it is. Returns the written superblock.
+///
+/// The copy must pass every check. Its bytes stay, except for the address and the checksum.
+///
+/// # Errors
+/// Fails if the device ends before the copy, if the copy is damaged, or if the device cannot be
+/// written. A power cut leaves the old or the new primary, or a damaged one, which the next call
+/// repairs.
+pub fn copy_to_primary(device: &Device, copy: usize) -> Result<Superblock, Error> {
+    let [primary_at, ..] = SUPERBLOCK_OFFSETS;
+    let refused = |at: Physical, primary| {
+        Error::from(Corruption::NoSuperblock {
+            device: format!("{} at {at}", device.name()),
+            size_bytes: device.size_bytes(),
+            primary,
+        })
+    };
+    let Some(at) = SUPERBLOCK_OFFSETS.get(copy).copied() else {
+        return Err(refused(primary_at, PrimaryFailure::PastEnd));
+    };
+    let bytes = read_raw(device, at).map_err(|failure| refused(at, failure))?;
+    let checked = Superblock::check(&bytes, at).map_err(|error| refused(at, error.into()))?;
+    if at == primary_at {
+        return Ok(checked);
+    }
+    let mut raw = *Superblock::raw(&bytes).map_err(|error| refused(at, error.into()))?;
+    raw.bytenr = primary_at.get().into();
+    let covered = raw.as_bytes().get(CHECKSUM_FIELD_BYTES..);
+    // Clamp: a superblock is longer than its checksum field.
+    let checksum = checked.checksum_type.compute(covered.unwrap_or_default());
+    raw.csum = [0; CHECKSUM_FIELD_BYTES];
+    for (place, byte) in raw.csum.iter_mut().zip(checksum.as_bytes()) {
+        *place = *byte;
+    }
+    let written = Superblock::check(raw.as_bytes(), primary_at);
+    let written = written.map_err(|error| refused(at, error.into()))?;
+    device.write(primary_at.get(), raw.as_bytes())?;
+    device.flush()?;
+    Ok(written)
 }
 
 /// Returns the generations of the superblock copies, except the primary, that are valid and belong

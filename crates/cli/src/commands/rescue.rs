@@ -1,8 +1,9 @@
-//! `buttress rescue …`, with the commands of `btrfs rescue`.
+//! `buttress rescue …`, with the commands of `btrfs rescue`, and a scan of whole devices.
 
+pub mod scan;
 pub mod zero_log;
 
 use crate::table::{Row, leaf};
 
 /// Rows of the group in the command table.
-pub const ROWS: &[Row] = &[leaf::<zero_log::ZeroLog>()];
+pub const ROWS: &[Row] = &[leaf::<scan::Scan>(), leaf::<zero_log::ZeroLog>()];

@@ -365,6 +365,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("property list", vec!["@/sub%", "@/none%"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
         ("overlay discard", vec!["NEW9%"]),
+        ("rescue scan", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),
         (
             "inspect-internal dump-super",
@@ -375,6 +376,15 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
             vec!["IMAGE", "--format json IMAGE", "--hide-names IMAGE"],
         ),
         ("inspect-internal inode-resolve", vec!["257 @/", "257 @/sub%"]),
+        (
+            "inspect-internal find-root",
+            vec!["-a IMAGE", "--format json IMAGE", "IMAGE%"],
+        ),
+        (
+            "inspect-internal map-logical",
+            vec!["-l 30408704 IMAGE", "-l 1 IMAGE%"],
+        ),
+        ("inspect-internal select-super", vec!["-s 1 IMAGE", "-s 1 IMAGE%"]),
         ("inspect-internal list-chunks", vec!["IMAGE"]),
         (
             "inspect-internal logical-resolve",

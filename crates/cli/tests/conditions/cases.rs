@@ -93,9 +93,10 @@ impl Case {
     }
 
     /// Returns whether a failure leaves nothing of the command's outputs. A send keeps its partial
-    /// output to resume it. The tour continues after a failed step. Man pages are separate files.
+    /// output to resume it, and a scan its index. The tour continues after a failed step.
+    /// Man pages are separate files.
     pub(crate) fn leaves_nothing(&self) -> bool {
-        !matches!(self.command, "send" | "tour" | "man")
+        !matches!(self.command, "send" | "tour" | "man" | "rescue scan")
     }
 
     /// Returns the name of the command's JSON document.
@@ -563,6 +564,11 @@ fn about_devices() -> Vec<Case> {
         look("property list", "{image}:/home", "{image}:/no/such/path"),
         write("overlay commit", "{overlay} {image}", ""),
         write("overlay discard", "{overlay}", ""),
+        Case {
+            makes_files: true,
+            is_job: true,
+            ..look("rescue scan", "--index {out}/index {image}", "")
+        },
         write("rescue zero-log", "{image}", ""),
     ]
 }
@@ -617,6 +623,12 @@ fn about_structures() -> Vec<Case> {
         look("inspect-internal dump-tree", "{image}", ""),
         look("inspect-internal tree-stats", "{image}", ""),
         look("inspect-internal list-chunks", "{image}", ""),
+        Case {
+            is_job: true,
+            ..look("inspect-internal find-root", "-a {image}", "")
+        },
+        look("inspect-internal map-logical", "-l {data} {image}", ""),
+        write("inspect-internal select-super", "-s 1 {image}", ""),
         look("inspect-internal logical-resolve", "{data} {image}", ""),
         look(
             "inspect-internal inode-resolve",

@@ -64,10 +64,12 @@ fn no_global_option_is_passed_over() {
                     ("mkfs", "overlay"),
                     ("mkfs", "device"),
                     ("mkfs", "offset"),
+                    ("rescue scan", "offset"),
                 ];
                 if own.contains(&(case.command, name)) {
                     // The command has its own option of this name, or the option names a new
-                    // overlay file, a further device, or the start of a new volume.
+                    // overlay file, a further device, or the start of a new volume. A scan finds
+                    // blocks from any offset on.
                     return;
                 }
                 let mut all = case.words(world);

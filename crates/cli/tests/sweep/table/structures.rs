@@ -104,6 +104,39 @@ pub(super) const STRUCTURES: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "inspect-internal find-root",
+        base: "{volume.img}",
+        own: &[
+            acts("-a", "-a"),
+            acts("-o", "-o 5"),
+            acts("-l", "-l 3"),
+            acts("-g", "-g 99999"),
+        ],
+        covered: &[
+            covered("-o", &["-a"], "the superblock names no root of this tree"),
+            covered("-l", &["-a", "-g"], "no block has this level"),
+            covered("-g", &["-a", "-l"], "no block has this generation"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "inspect-internal map-logical",
+        base: "-l @data {volume.img}",
+        own: &[
+            elsewhere("-l", "places"),
+            elsewhere("-b", "places"),
+            elsewhere("-c", "places"),
+            manner("-o", "-o {out}/copy"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "inspect-internal select-super",
+        base: "-s 1 {volume.img}",
+        own: &[elsewhere("-s", "superblock_copy")],
+        ..PLAIN
+    },
+    Sweep {
         command: "inspect-internal list-chunks",
         base: "{volume.img}",
         own: &[acts("--sort", "--sort length")],

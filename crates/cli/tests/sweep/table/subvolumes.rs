@@ -1,7 +1,7 @@
 //! Commands on subvolumes and file systems.
 
 use super::{PLAIN, covered};
-use crate::rows::{Row, Sweep, Units, acts, elsewhere, manner, nothing, refused};
+use crate::rows::{Row, Sweep, Units, acts, elsewhere, ends, manner, nothing, refused};
 
 const SUBVOLUME_LIST: &[Row] = &[
     acts("-o", "-o"),
@@ -299,6 +299,16 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         command: "overlay discard",
         base: "{stream}",
         code: 1,
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue scan",
+        base: "{volume.img}",
+        own: &[
+            acts("--index", "--index {out}/index"),
+            ends("--fsid", "--fsid 00000000-0000-0000-0000-000000000001", 1),
+        ],
+        covered: &[covered("--fsid", &["--index"], "no block has this uuid")],
         ..PLAIN
     },
     Sweep {
