@@ -6,7 +6,7 @@
 //! Invariants: no reference is listed twice, and no change is zero. The index names the position of
 //! each reference, or does not exist.
 
-use super::Reference;
+use super::reference::Reference;
 use buttress_exact::Exact as _;
 use smallvec::SmallVec;
 use std::collections::HashMap;

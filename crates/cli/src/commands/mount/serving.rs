@@ -364,11 +364,7 @@ pub(super) fn serve(
     close_in(context, &session, &log);
     let served = session.serve();
     drop(ended);
-    let are_others_stopped = volume.stop_others();
     let left = volume.leave();
-    if are_others_stopped {
-        volume.unlock_devices();
-    }
     if let Err(error) = &served {
         log(&format!("the connection to the kernel failed: {error}"));
     }
@@ -539,12 +535,7 @@ fn leave_on_signals(
             // If the mount is busy, the server would keep running.
             let failed = volume.upgrade().is_some_and(|volume| {
                 notifier.forget(&volume.kept_back(Looks::All).content);
-                let are_others_stopped = volume.stop_others();
-                let left = volume.leave();
-                if are_others_stopped {
-                    volume.unlock_devices();
-                }
-                left.is_err()
+                volume.leave().is_err()
             });
             std::process::exit(i32::from(failed));
         })?;
