@@ -108,8 +108,8 @@ pub fn apply_all(overlays: Vec<(PathBuf, OpenBase<'_>)>, last: Last<'_>) -> Resu
         side.begin_to_apply().map_err(failed(name, Operation::Write))?;
     }
     let mut applied = Applied { bytes: 0 };
-    let stages = parts.iter().map(|part| part.stages).max();
-    for stage in 0..=stages.unwrap_or_default() {
+    let stages = parts.iter().fold(0, |most, part| part.stages.max(most));
+    for stage in 0..=stages {
         for part in &parts {
             applied.bytes = applied.bytes.exact_add(part.write_stage(stage)?);
         }
