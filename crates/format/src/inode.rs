@@ -169,8 +169,7 @@ pub struct InodeItem {
     pub gid: u32,
     /// Type and permission bits, as stat(2) returns them.
     pub mode: u32,
-    /// Device number of a device node, in the kernel's wide form: minor in bits 0-7 and 20-31,
-    /// major in bits 8-19.
+    /// Device number of a device node: the minor number in bits 0-19, the major number above.
     pub rdev: u64,
     /// See [`InodeFlags`].
     pub flags: InodeFlags,

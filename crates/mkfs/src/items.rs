@@ -10,10 +10,10 @@ use super::options::Settings;
 use super::{Error, Identity, device_id};
 use buttress_format::superblock::{BackupRoot, BackupTree};
 use buttress_format::{
-    BlockGroupItem, ByteCount, Chunk, DeviceExtent, DeviceItem, DeviceStatistics, DirItem, ExtentFlags,
-    ExtentItem, FileKind, FreeSpaceExtent, FreeSpaceInfo, Generation, Incompat, InlineReference, InodeFlags,
-    InodeItem, InodeNumber, InodeRefs, ItemProblem, ItemType, Key, Logical, ObjectId, RootItem, Superblock,
-    Timestamp, TreeBlockInfo, TreeId, Uuid,
+    BlockGroupItem, ByteCount, Chunk, DeviceExtent, DeviceItem, DeviceStatistics, DirItem,
+    ExtentDataReference, ExtentFlags, ExtentItem, FileKind, FreeSpaceExtent, FreeSpaceInfo, Generation,
+    Incompat, InlineReference, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemProblem, ItemType, Key,
+    Logical, ObjectId, RootItem, Superblock, Timestamp, TreeBlockInfo, TreeId, Uuid,
 };
 use core::ops::Range;
 use smallvec::SmallVec;
@@ -224,6 +224,45 @@ pub fn block_items(settings: &Settings, block: &BlockPlace<'_>) -> Result<SmallV
     let mut items = SmallVec::new();
     items.push((item.key(), item.encode()));
     items.extend(in_order(keyed));
+    Ok(items)
+}
+
+/// Returns the item of a data extent with these references, and further items for references that
+/// do not fit it. `item` has no references of files yet.
+///
+/// # Errors
+/// Fails if two references have the same root, inode and offset.
+pub fn data_items(
+    settings: &Settings,
+    mut item: ExtentItem,
+    references: &[ExtentDataReference],
+) -> Result<Vec<Item>, Error> {
+    let mut keyed: Vec<Item> = Vec::new();
+    for reference in references {
+        let reference = InlineReference::ExtentData(*reference);
+        if item.has_space_for(&reference, settings.node_bytes) {
+            let added = item.add_inline(reference);
+            added.map_err(|_| Error::NoRoom { what: "references" })?;
+        } else {
+            let references = item.references.checked_add(u64::from(reference.count()));
+            item.references = references.ok_or(Error::NoRoom { what: "references" })?;
+            let key = reference.keyed_key(item.start);
+            keyed.push((
+                key.ok_or(Error::NoRoom { what: "references" })?,
+                reference.encode_keyed(),
+            ));
+        }
+    }
+    let mut items = vec![(item.key(), item.encode())];
+    let mut last: Option<Key> = None;
+    for (mut key, data) in in_order(keyed) {
+        // If an object id is taken, the next free key is used.
+        if let Some(last) = last.filter(|last| *last >= key) {
+            key = last.successor().ok_or(Error::NoRoom { what: "references" })?;
+        }
+        last = Some(key);
+        items.push((key, data));
+    }
     Ok(items)
 }
 

@@ -41,7 +41,7 @@ mod trees;
 pub mod parts {
     pub use super::items::{
         BlockPlace, Item, TreeRoot, block_group_item, block_items, chunk_tree, complete_superblock,
-        device_tree, directory, directory_inode, free_space, in_order, root_directory, root_item,
+        data_items, device_tree, directory, directory_inode, free_space, in_order, root_directory, root_item,
     };
     pub use super::options::Settings;
     pub use super::trees::{device_items, empty_superblock};

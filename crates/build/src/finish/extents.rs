@@ -1,14 +1,14 @@
 //! The extent tree: every data extent and every tree block, with its references.
 
-use super::{Finish, Guess, Item, Plan};
+use super::{Finish, Guess, Plan};
 use crate::blocks::Listing;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::layout::GENERATION;
 use buttress_format::{
     ByteCount, CompatRo, ExtentDataReference, ExtentItem, Incompat, InlineReference, InodeNumber, Key,
     Logical, TreeId,
 };
-use buttress_mkfs::parts::{BlockPlace, block_items, in_order};
+use buttress_mkfs::parts::{BlockPlace, block_items, data_items};
 use buttress_packing::BlockNote;
 use buttress_packing::Record;
 
@@ -154,27 +154,7 @@ impl Finish<'_> {
             let root = self.maker(extent);
             item.inline_references.push(InlineReference::Owner { root });
         }
-        let mut keyed: Vec<Item> = Vec::new();
-        for reference in &extent.references {
-            let reference = InlineReference::ExtentData(*reference);
-            if item.has_space_for(&reference, self.settings.node_bytes) {
-                item.add_inline(reference)
-                    .map_err(|_| Error::Defect { what: "a reference" })?;
-            } else {
-                item.references = item.references.saturating_add(1);
-                let key = reference.keyed_key(item.start);
-                let key = key.ok_or(Error::Defect { what: "a reference" })?;
-                keyed.push((key, reference.encode_keyed()));
-            }
-        }
-        give(item.key(), item.encode())?;
-        let mut last: Option<Key> = None;
-        for (mut key, data) in in_order(keyed) {
-            // If an object id is taken, the next free key is used.
-            if let Some(last) = last.filter(|last| *last >= key) {
-                key = last.successor().ok_or(Error::Defect { what: "a reference" })?;
-            }
-            last = Some(key);
+        for (key, data) in data_items(self.settings, item, &extent.references)? {
             give(key, data)?;
         }
         Ok(())

@@ -1,0 +1,194 @@
+//! Conversions beside the kernel.
+//!
+//! The mounts of the old file system and of the new volume show the same tree, the saved image holds
+//! the old bytes, and `btrfs check` finds nothing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+mod cuts;
+mod fill;
+mod mount;
+
+use anyhow::{Context, Result, ensure};
+use buttress_convert::{Error, Options, prepare};
+use buttress_device::{Device, OpenOptions};
+use buttress_format::{Timestamp, Uuid};
+use buttress_mkfs::{Identity, Options as MakeOptions};
+use buttress_oracle::btrfs_check::btrfs_check;
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::manifest::{Manifest, expect_equal, of_directory};
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::kernel_missing;
+use mount::{Image, Mounted};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Returns options with uuids of this process and conversion, because the kernel mounts an fsid once.
+fn options(conversion: u8) -> Options {
+    let first = u128::from(std::process::id()) << 96 | u128::from(conversion) << 8;
+    let uuid = |number: u128| Uuid::from_u128(0x4000_8000_0000_0000_0000 | first | number);
+    Options {
+        make: MakeOptions::default(),
+        identity: Identity {
+            fsid: uuid(1),
+            chunk_tree: uuid(2),
+            top_level: uuid(3),
+            devices: vec![uuid(4)],
+            time: Timestamp {
+                seconds: 1_700_000_000,
+                nanoseconds: 0,
+            },
+        },
+        saved: uuid(5),
+        folder: None,
+    }
+}
+
+fn device(image: &Image) -> Result<Device> {
+    let options = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    Ok(Device::open(&image.path, &options)?)
+}
+
+/// Returns a manifest without what the two file systems count differently.
+fn comparable(mut manifest: Manifest) -> Manifest {
+    for entry in manifest.values_mut() {
+        entry.extra = None;
+        // Directories of btrfs have a size of their own.
+        if entry.mode & 0o170_000 == 0o040_000 {
+            entry.size = 0;
+        }
+        // Data ranges: btrfs and ext4 divide content differently, so whole contents are compared.
+        entry.data.clear();
+    }
+    manifest
+}
+
+fn contents(top: &std::path::Path, manifest: &Manifest) -> Result<Vec<(Vec<u8>, u32)>> {
+    use std::os::unix::ffi::OsStrExt;
+    let files = manifest
+        .iter()
+        .filter(|(_, entry)| entry.mode & 0o170_000 == 0o100_000 && entry.size < 1 << 28);
+    let sum = |(path, _): (&Vec<u8>, _)| {
+        let bytes = std::fs::read(top.join(std::ffi::OsStr::from_bytes(path)))?;
+        Ok((path.clone(), crc32c_of(&bytes)))
+    };
+    files.map(sum).collect()
+}
+
+fn crc32c_of(bytes: &[u8]) -> u32 {
+    let sum = buttress_format::ChecksumType::Crc32c.compute(bytes);
+    u32::from_le_bytes(sum.as_bytes()[..4].try_into().unwrap())
+}
+
+/// Converts an image that the kernel filled, and compares both file systems.
+fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(mib, words)?;
+    let mounted = Mounted::new(&image.path, "rw")?;
+    fill::fill(mounted.path())?;
+    mounted.close()?;
+    let before = std::fs::read(&image.path)?;
+    let mounted = Mounted::new(&image.path, "ro")?;
+    let old = of_directory(mounted.path())?;
+    let old_contents = contents(mounted.path(), &old)?;
+    mounted.close()?;
+    let prepared = prepare(&device(&image)?, &options(conversion))?;
+    // Before the publication, the old file system is whole.
+    let mounted = Mounted::new(&image.path, "ro")?;
+    expect_equal("the old file system", &old, &of_directory(mounted.path())?)?;
+    mounted.close()?;
+    prepared.publish()?;
+    println!("{}", btrfs_check(std::slice::from_ref(&image.path))?);
+    let volume = Mount::new(std::slice::from_ref(&image.path), "ro")?;
+    let mut new = of_directory(volume.path())?;
+    let saved: Vec<_> = new
+        .keys()
+        .filter(|path| path.starts_with(b"ext2_saved"))
+        .cloned()
+        .collect();
+    ensure!(
+        saved == [b"ext2_saved".to_vec(), b"ext2_saved/image".to_vec()],
+        "{saved:?}"
+    );
+    new.retain(|path, _| !path.starts_with(b"ext2_saved"));
+    ensure!(old_contents == contents(volume.path(), &new)?, "contents differ");
+    expect_equal("the new volume", &comparable(old), &comparable(new))?;
+    compare_image(&volume, &before, &image)?;
+    volume.close()
+}
+
+/// The saved image has all used bytes of the old file system. Free blocks read as zeros.
+fn compare_image(volume: &Mount, before: &[u8], image: &Image) -> Result<()> {
+    let saved = File::open(volume.path().join("ext2_saved/image"))?;
+    ensure!(
+        saved.metadata()?.len() == before.len() as u64,
+        "the size of the saved image"
+    );
+    let old = buttress_extfs::Ext::open(&Device::memory(before.to_vec()))?;
+    let block_bytes = u64::from(old.superblock().block_bytes);
+    for range in old.used_blocks() {
+        let range = range?;
+        let (start, end) = (range.start.get() * block_bytes, range.end.get() * block_bytes);
+        let mut bytes = vec![0; (end - start) as usize];
+        saved.read_exact_at(&mut bytes, start)?;
+        let expected = &before[start as usize..end as usize];
+        ensure!(
+            bytes == expected,
+            "bytes {start} to {end} of {}",
+            image.path.display()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn ext4_becomes_btrfs_with_the_same_tree() -> Result<()> {
+    convert(1, &["-t", "ext4", "-b", "4096"], 256)
+}
+
+#[test]
+fn ext2_and_inline_content_become_btrfs() -> Result<()> {
+    convert(2, &["-t", "ext2", "-b", "4096", "-I", "256"], 192)?;
+    let features = "inline_data,^has_journal";
+    convert(3, &["-t", "ext4", "-b", "4096", "-O", features, "-I", "512"], 192)
+}
+
+#[test]
+fn a_full_file_system_is_refused_and_unchanged() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(64, &["-t", "ext4", "-b", "4096", "-O", "^has_journal"])?;
+    let mounted = Mounted::new(&image.path, "rw")?;
+    let file = File::create(mounted.path().join("large"))?;
+    let mut at = 0;
+    let bytes = vec![7; 65_536];
+    while file.write_all_at(&bytes, at).is_ok() {
+        at += 65_536;
+    }
+    drop(file);
+    mounted.close()?;
+    let before = std::fs::read(&image.path)?;
+    let result = prepare(&device(&image)?, &options(4));
+    ensure!(
+        matches!(result, Err(Error::NoSpace(_))),
+        "a full file system was converted"
+    );
+    ensure!(
+        before == std::fs::read(&image.path)?,
+        "a refused conversion changed the device"
+    );
+    let _ = result.err().context("no error")?.to_string();
+    Ok(())
+}
