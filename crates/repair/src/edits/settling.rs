@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The first index that a name can have.
 const FIRST_OF_NAMES: u64 = 2;
 
-/// The most targets of one name, and the most records. One edit changes them all, within
+/// The most targets of one name, and the most records. A single edit changes them all, within
 /// [`PLACES`](super::PLACES).
 const TARGETS_MAX: usize = 4;
 const RECORDS_MAX: usize = 12;
