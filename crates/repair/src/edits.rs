@@ -6,7 +6,7 @@
 //! | module | edits |
 //! |---|---|
 //! | `counts` | link counts, sizes and bytes of inodes; flags; generations and holes of extents |
-//! | `settling` | one target for a name, and all its records |
+//! | `settling` | the target of a name, and all records of the name |
 //! | `names` | both items of a directory entry, and the record of its target |
 //! | `inodes` | inodes and root directories from other items; `lost+found` |
 //! | `places` | references of subvolumes |
