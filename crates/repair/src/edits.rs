@@ -6,7 +6,7 @@
 //! | module | edits |
 //! |---|---|
 //! | `counts` | link counts, sizes and bytes of inodes; flags; generations and holes of extents |
-//! | `settling` | one target for a name, and all its records |
+//! | `settling` | the target of a name, and all records of the name |
 //! | `names` | both items of a directory entry, and the record of its target |
 //! | `inodes` | inodes and root directories from other items; `lost+found` |
 //! | `places` | references of subvolumes |
@@ -23,6 +23,7 @@ use crate::items::Items;
 use crate::steps::{Applied, Edit, Step};
 use buttress_fs::error::Result;
 
+pub(crate) use counts::recount;
 pub(crate) use settling::Indexes;
 
 /// The tree places that one edit changes at most.
@@ -45,7 +46,7 @@ pub(crate) fn apply(items: &mut Items<'_>, step: &Step, indexes: &mut Indexes) -
         }
         Edit::Hole(tree, inode, start, end) => counts::insert_hole(items, *tree, *inode, *start..*end),
         Edit::LostAndFound(tree, inode) => inodes::give_name(items, *tree, *inode),
-        Edit::Recount(tree, inode) => counts::recount(items, *tree, *inode),
+        Edit::Recount(tree, inode) => recount(items, *tree, *inode),
         Edit::Place { parent, child } => places::settle(items, *parent, *child),
         Edit::SubvolumeToLostAndFound(subvolume) => places::give_name(items, *subvolume),
         Edit::RootOrphanItem(subvolume) => places::settle_references(items, *subvolume),

@@ -9,7 +9,7 @@
 //!
 //! Limit: the guard compares records, not data. No edit of a repair writes data.
 
-use crate::items::keys_of;
+use crate::items::{FileId, keys_of};
 use buttress_format::{
     ByteCount, DirItem, DirItems, FileExtent, FileKind, Generation, InodeExtrefs, InodeFlags, InodeItem,
     InodeNumber, InodeRefs, ItemType, Key, ObjectId, RootItem, RootRef, SubvolumeId, TreeId,
@@ -32,9 +32,6 @@ pub struct Lost {
     /// The difference.
     pub what: &'static str,
 }
-
-/// A file of a subvolume.
-pub(crate) type FileId = (TreeId, InodeNumber);
 
 /// Returns the files that were whole in `before` and are not whole in `after`. Files in `announced`
 /// are subjects of steps that named their loss.
@@ -308,10 +305,11 @@ mod tests {
     /// Returns a file with one name whose items are inside a leaf.
     fn file(editor: &Editor) -> (InodeNumber, Key) {
         let (name, _) = editor.find(TreeId::FS, ItemType::INODE_REF, |name, data| {
-            let item = InodeItem::key(InodeNumber::new(name.objectid.get()));
+            let items = editor.items(TreeId::FS);
+            let mut own = items.iter().filter(|(key, _)| key.objectid == name.objectid);
             let is_single = InodeRefs::parse(name, data).is_ok_and(|names| names.count() == 1);
-            let is_inside = |key| !editor.leads_a_leaf(TreeId::FS, key);
-            name.objectid.get() > 256 && is_single && is_inside(&item) && is_inside(name)
+            let is_inside = own.all(|(key, _)| !editor.leads_a_leaf(TreeId::FS, key));
+            name.objectid.get() > 256 && is_single && is_inside
         });
         (InodeNumber::new(name.objectid.get()), name)
     }
@@ -325,7 +323,8 @@ mod tests {
     fn inode_that_is_gone_is_lost() {
         let (inode, _) = file(&plants::seed("kinds"));
         let found = lost_by(|editor| {
-            for (key, _) in editor.items(TreeId::FS) {
+            // A leaf with items of an inode must have the inode item, so it goes last.
+            for (key, _) in editor.items(TreeId::FS).into_iter().rev() {
                 if key.objectid == inode.object_id() {
                     editor.remove(TreeId::FS, &key);
                 }

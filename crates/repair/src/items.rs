@@ -13,6 +13,7 @@ use buttress_format::{
 use buttress_fs::error::{Corruption, Error, Name, Result};
 use buttress_tree::{OwnedItem, ReadAhead};
 use core::ops::RangeInclusive;
+use std::collections::BTreeSet;
 
 /// The first index of a name in a directory.
 const FIRST_INDEX: u64 = 2;
@@ -52,7 +53,12 @@ impl Entry {
 pub(crate) struct Items<'r> {
     pub(crate) running: &'r mut Running,
     pub(crate) now: Timestamp,
+    /// The inodes whose names or entries changed. The round recounts them at its end, each once.
+    pub(crate) touched: &'r mut BTreeSet<FileId>,
 }
+
+/// A file of a subvolume.
+pub(crate) type FileId = (TreeId, InodeNumber);
 
 /// Returns the error of an item that cannot be parsed.
 pub(crate) fn broken(tree: TreeId, error: ItemError) -> Error {
@@ -88,6 +94,11 @@ pub(crate) fn is_subvolume(location: &Key) -> bool {
 }
 
 impl Items<'_> {
+    /// Notes an inode whose counts the round must set.
+    pub(crate) fn touch(&mut self, tree: TreeId, inode: InodeNumber) {
+        self.touched.insert((tree, inode));
+    }
+
     pub(crate) fn generation(&self) -> Generation {
         self.running.running_generation()
     }

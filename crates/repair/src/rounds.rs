@@ -14,8 +14,8 @@
 //! for writing does: both trust the items that a repair is about to correct.
 
 use crate::edits::{self, Indexes};
-use crate::guard::{self, FileId, Lost};
-use crate::items::Items;
+use crate::guard::{self, Lost};
+use crate::items::{FileId, Items};
 use crate::plan::plan;
 use crate::steps::{Applied, Edit, Left, Loss, Plan, Step};
 use buttress_check::{Finding, Grade, Report};
@@ -301,16 +301,33 @@ impl Rounds<'_> {
                 indexes.want(*tree, *directory, name);
             }
         }
+        let mut touched = BTreeSet::new();
         for step in steps {
             self.progress.check()?;
             self.announce(&step);
-            let now = self.engine.now();
-            let applied = ItemEdits::of(&self.engine).edit(edits::PLACES, |running| {
-                edits::apply(&mut Items { running, now }, &step, &mut indexes)
-            })?;
+            let applied = self.edit(&mut touched, |items| edits::apply(items, &step, &mut indexes))?;
             self.done.push(Done { round, step, applied });
         }
+        for (tree, inode) in core::mem::take(&mut touched) {
+            self.progress.check()?;
+            self.edit(&mut touched, |items| edits::recount(items, tree, inode))?;
+        }
         self.engine.commit().map(drop)
+    }
+
+    fn edit<T>(
+        &self,
+        touched: &mut BTreeSet<FileId>,
+        edit: impl FnOnce(&mut Items<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let now = self.engine.now();
+        ItemEdits::of(&self.engine).edit(edits::PLACES, |running| {
+            edit(&mut Items {
+                running,
+                now,
+                touched,
+            })
+        })
     }
 
     /// Notes the inodes whose loss a step names.

@@ -16,7 +16,7 @@ const TYPE_DIRECTORY: u32 = 0o040_000;
 const PERMISSIONS: u32 = 0o7777;
 
 /// The most entries of an inode that an edit examines one by one.
-const ENTRIES_MAX: usize = 1000;
+const ENTRIES_MAX: usize = 200;
 
 /// Returns the mode of a new inode of a kind: for the owner only.
 const fn mode_of(kind: FileKind) -> u32 {

@@ -1,6 +1,5 @@
 //! The records of one name: `DIR_ITEM`, `DIR_INDEX`, and the record of the target.
 
-use super::counts;
 use crate::items::{Entry, Items, Place, broken, is_subvolume, keys_of_type, subvolume_of};
 use buttress_format::{DirItem, DirItems, FileKind, InodeNumber, ItemType, Key, ObjectId, RootRef, TreeId};
 use buttress_fs::error::{Error, Name, Result};
@@ -103,9 +102,9 @@ pub(super) fn add(
     };
     let index = items.free_index(tree, directory)?;
     write(items, &spot, target, index, true)?;
-    counts::recount(items, tree, directory)?;
+    items.touch(tree, directory);
     if !is_subvolume(target) {
-        counts::recount(items, tree, inode_of(target))?;
+        items.touch(tree, inode_of(target));
     }
     Ok(())
 }
@@ -164,6 +163,6 @@ pub(super) fn remove_target(items: &mut Items<'_>, tree: TreeId, place: &Place, 
             items.remove_entries(tree, &key, &place.name)?;
         }
     }
-    counts::recount(items, tree, place.directory)?;
+    items.touch(tree, place.directory);
     Ok(())
 }

@@ -24,6 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The first index that a name can have.
 const FIRST_OF_NAMES: u64 = 2;
 
+/// The most targets of one name, and the most records. A single edit changes them all, within
+/// [`PLACES`](super::PLACES).
+const TARGETS_MAX: usize = 4;
+const RECORDS_MAX: usize = 12;
+
 /// The claims on a name that lead to one target.
 #[derive(Debug, Default)]
 struct Claim {
@@ -104,6 +109,12 @@ pub(super) fn settle(
     }
     let known = indexes.of(items, &spot)?;
     let mut claims = claims(items, &spot, &known, hints)?;
+    let records = claims
+        .values()
+        .map(|claim| claim.indexes.len().exact_add(claim.recorded.len()));
+    if claims.len() > TARGETS_MAX || records.fold(0, usize::exact_add) > RECORDS_MAX {
+        return Ok(Applied::Nothing("too many records claim the name"));
+    }
     remove_all(items, &spot, &claims)?;
     let touched: BTreeSet<Key> = claims.keys().copied().collect();
     let mut existing = Vec::new();
@@ -123,9 +134,9 @@ pub(super) fn settle(
             write_all(items, &spot, target, claim)?;
         }
     }
-    counts::recount(items, tree, directory)?;
+    items.touch(tree, directory);
     for target in touched.iter().filter(|target| !is_subvolume(target)) {
-        counts::recount(items, tree, InodeNumber::new(target.objectid.get()))?;
+        items.touch(tree, inode_of(target));
     }
     Ok(Applied::Changed)
 }

@@ -65,6 +65,48 @@ fn text(report: &Report) -> String {
         .collect()
 }
 
+/// Two damages in one volume are repaired as each of them alone. Each plant is combined with two
+/// others.
+#[test]
+fn repair_of_two_plants_is_clean_and_loses_no_file() {
+    let repairable =
+        |plant: &Plant| plant.volume == "kinds" && !plant.codes.is_empty() && is_repairable(plant);
+    let plants: Vec<Plant> = plants::all().into_iter().filter(repairable).collect();
+    let (mut wrong, mut tried) = (String::new(), 0);
+    for (number, first) in plants.iter().enumerate() {
+        for distance in [1, 7] {
+            let second = &plants[(number + distance) % plants.len()];
+            // The second plant may need the place that the first one changed.
+            let both = std::panic::catch_unwind(|| {
+                let mut editor = first.make();
+                (second.change)(&mut editor);
+                editor
+            });
+            let Ok(editor) = both else { continue };
+            let devices = devices(&editor);
+            let before = check(&devices, false);
+            // Two opposite changes of a number are none.
+            if before.is_clean() {
+                continue;
+            }
+            tried += 1;
+            let outcome = repair(&devices, &before, false);
+            if !outcome.after.is_clean() || outcome.kept != Kept::Better {
+                wrong += &format!(
+                    "{} and {}: {:?}, lost {:?}\n{}",
+                    first.name,
+                    second.name,
+                    outcome.kept,
+                    outcome.lost,
+                    text(&outcome.after)
+                );
+            }
+        }
+    }
+    assert!(tried > 40, "{tried} pairs");
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
 /// Returns whether this version repairs everything that the plant breaks.
 fn is_repairable(plant: &Plant) -> bool {
     let mut codes = plant.codes.iter();

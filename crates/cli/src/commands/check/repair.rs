@@ -5,8 +5,8 @@
 //! repair in memory, and writes to the image only if this trial made the volume better. `--dry-run`
 //! ends after the trial.
 //!
-//! Exit code 0: no findings are left, and the repair was kept; 1: findings are left, or the repair
-//! was not kept; 2: the check or the repair could not run.
+//! Exit code 0: no findings are left, and the repair was kept. Exit code 1: findings are left, or the
+//! repair was not kept. Exit code 2: the check or the repair could not run.
 
 mod printing;
 

@@ -67,6 +67,7 @@ pub(super) fn outcome(context: &Context, out: &mut dyn Write, shown: &Shown<'_>)
         let codes: Vec<&str> = step.codes.iter().copied().collect();
         write!(out, "not allowed [{}]: ", codes.join(", "))?;
         out.write_all(&context.printable(step.what.as_bytes()))?;
+        // Clamp: a step has at least one code.
         let first = codes.first().copied().unwrap_or_default();
         writeln!(
             out,
