@@ -156,6 +156,8 @@ mod options;
 mod overlay;
 mod path;
 mod subvolume;
+#[cfg(feature = "write")]
+mod superblocks;
 mod volume;
 #[cfg(feature = "write")]
 mod whole_volume;
@@ -176,6 +178,8 @@ pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
 pub use subvolume::send::Send;
 #[cfg(feature = "write")]
 pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
+#[cfg(feature = "write")]
+pub use superblocks::{recover_superblocks, survey_superblocks};
 pub use volume::{DeviceInfo, Volume, VolumeInfo};
 #[cfg(feature = "write")]
 pub use volume::{NewDevice, WritableVolume};
@@ -212,7 +216,11 @@ pub use buttress_scrub::{Healed, Options as ScrubOptions, Report as ScrubReport}
 #[cfg(feature = "stream")]
 pub use buttress_stream::send::Summary as SendSummary;
 pub use buttress_tree::ReadAhead;
+#[cfg(feature = "write")]
+pub use buttress_volume::superblock_recovery::DeviceSuperblocks;
 pub use buttress_volume::{Fault, FaultCounts, FaultLog, FaultReason, Rescue};
+#[cfg(feature = "write")]
+pub use buttress_writer::SizeFix;
 #[cfg(feature = "write")]
 pub use buttress_writer::{
     AllocateMode, AutoReclaim, AutoReclaiming, CommitCause, DataOptions, Environment, LogStatistics,

@@ -31,6 +31,7 @@ mod receive;
 mod refusals;
 mod replace;
 mod replace_lost;
+mod rescue;
 mod scrub;
 mod send;
 mod shell;

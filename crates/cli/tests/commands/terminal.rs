@@ -356,6 +356,11 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("property list", vec!["@/sub%", "@/none%"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
         ("overlay discard", vec!["NEW9%"]),
+        ("rescue clear-ino-cache", vec!["IMAGE", "IMAGE%"]),
+        ("rescue clear-space-cache", vec!["v1 IMAGE", "v1 IMAGE%"]),
+        ("rescue clear-uuid-tree", vec!["IMAGE", "IMAGE%"]),
+        ("rescue fix-device-size", vec!["IMAGE", "IMAGE%"]),
+        ("rescue super-recover", vec!["-v IMAGE", "IMAGE%"]),
         ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),
         (
             "inspect-internal dump-super",

@@ -558,6 +558,14 @@ fn about_devices() -> Vec<Case> {
         look("property list", "{image}:/home", "{image}:/no/such/path"),
         write("overlay commit", "{overlay} {image}", ""),
         write("overlay discard", "{overlay}", ""),
+        write("rescue clear-ino-cache", "{image}", ""),
+        write("rescue clear-space-cache", "v1 {image}", ""),
+        Case {
+            answer: SILENT,
+            ..write("rescue clear-uuid-tree", "{image}", "")
+        },
+        write("rescue fix-device-size", "{image}", ""),
+        write("rescue super-recover", "{image}", ""),
         write("rescue zero-log", "{image}", ""),
     ]
 }

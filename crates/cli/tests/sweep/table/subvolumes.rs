@@ -302,6 +302,32 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "rescue clear-ino-cache",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue clear-space-cache",
+        base: "v1 {volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue clear-uuid-tree",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue fix-device-size",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue super-recover",
+        base: "{volume.img}",
+        own: &[acts("-y", "-y")],
+        ..PLAIN
+    },
+    Sweep {
         command: "rescue zero-log",
         base: "{volume.img}",
         ..PLAIN
