@@ -17,6 +17,7 @@
 //! | join small extents of a file, compress its content | [`WritableFile::defragment`] |
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
+//! | write and restore metadata dumps | [`dump`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
 //! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`]
@@ -149,6 +150,8 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+#[cfg(feature = "dump")]
+pub mod dump;
 mod error;
 mod file;
 mod options;

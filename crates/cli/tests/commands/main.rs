@@ -17,6 +17,7 @@ mod devices;
 mod diff;
 mod full_host;
 mod hostile;
+mod image;
 mod inspect_internal;
 mod like_gnu;
 mod look;

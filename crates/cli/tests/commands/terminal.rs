@@ -354,6 +354,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
             vec!["@/sub% ro true", "@/%/% compression %", "@/%/% % %"],
         ),
         ("property list", vec!["@/sub%", "@/none%"]),
+        ("image", vec!["IMAGE NEW8%", "-r NEW9% NEW7%"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
         ("overlay discard", vec!["NEW9%"]),
         ("rescue clear-ino-cache", vec!["IMAGE", "IMAGE%"]),

@@ -290,6 +290,19 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "image",
+        base: "{volume.img} {out}/dump",
+        own: &[
+            acts("-c", "-c 9"),
+            manner("-t", "-t 2"),
+            manner("-w", "-w"),
+            elsewhere("-r", "dumps_are_those_of_btrfs_image_both_ways"),
+            elsewhere("-m", "dumps_are_those_of_btrfs_image_both_ways"),
+            elsewhere("--force", "damaged_dumps_and_wrong_targets_are_refused"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
         command: "overlay commit",
         base: "{stream} {volume.img}",
         code: 1,
