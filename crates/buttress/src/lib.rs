@@ -17,6 +17,7 @@
 //! | join small extents of a file, compress its content | [`WritableFile::defragment`] |
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
+//! | write and restore metadata dumps | [`dump`] |
 //! | repair what a check finds | [`repair`] |
 //! | find tree blocks and older roots on damaged devices | [`salvage`] |
 //! | see where an address is located on the devices | [`Volume::copies`] |
@@ -154,6 +155,8 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+#[cfg(feature = "dump")]
+pub mod dump;
 mod error;
 mod file;
 mod options;
@@ -184,7 +187,7 @@ pub use subvolume::send::Send;
 #[cfg(feature = "write")]
 pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
 #[cfg(feature = "write")]
-pub use superblocks::select_superblock;
+pub use superblocks::{recover_superblocks, select_superblock, survey_superblocks};
 pub use volume::{CopyPlace, DeviceInfo, Volume, VolumeInfo};
 #[cfg(feature = "write")]
 pub use volume::{NewDevice, WritableVolume};
@@ -221,7 +224,11 @@ pub use buttress_scrub::{Healed, Options as ScrubOptions, Report as ScrubReport}
 #[cfg(feature = "stream")]
 pub use buttress_stream::send::Summary as SendSummary;
 pub use buttress_tree::ReadAhead;
+#[cfg(feature = "write")]
+pub use buttress_volume::superblock_recovery::DeviceSuperblocks;
 pub use buttress_volume::{Fault, FaultCounts, FaultLog, FaultReason, Rescue};
+#[cfg(feature = "write")]
+pub use buttress_writer::SizeFix;
 #[cfg(feature = "write")]
 pub use buttress_writer::{
     AllocateMode, AutoReclaim, AutoReclaiming, CommitCause, DataOptions, Environment, LogStatistics,

@@ -11,6 +11,7 @@ pub mod diff;
 pub mod fiemap;
 pub mod filesystem;
 pub mod help;
+pub mod image;
 pub mod inspect_internal;
 pub mod ls;
 pub mod man;

@@ -229,8 +229,8 @@ mod tests {
     fn groups_global_options_and_shortened_names_are_understood() {
         for (line, expected) in [
             (
-                "buttress -q --device filesystem rescue super-recover -y /mnt",
-                "rescue super-recover",
+                "buttress -q --device filesystem rescue chunk-recover -y /mnt",
+                "rescue chunk-recover",
             ),
             ("buttress -v fi mkswapfile x", "filesystem mkswapfile"),
             ("buttress filesystem mksw x", "filesystem mkswapfile"),

@@ -239,7 +239,7 @@ pub const ROWS: &[Row] = &[
     ),
     group(
         "overlay",
-        "Write the changes of an overlay file to its image",
+        "Write the changes of an overlay file to its image, or discard them",
         commands::overlay::ROWS,
     ),
     group(
@@ -252,6 +252,7 @@ pub const ROWS: &[Row] = &[
         "Inspect the structures of a volume on disk",
         commands::inspect_internal::ROWS,
     ),
+    leaf::<commands::image::Image>(),
     leaf::<commands::mount::Mount>(),
     leaf::<commands::mount::Umount>(),
     leaf::<commands::shell::Shell>(),

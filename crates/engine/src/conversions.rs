@@ -16,7 +16,6 @@
 //! Source: on-disk format documentation, sections "Block group item" and "Free space info".
 
 use crate::areas::Conversions;
-use crate::data_extents::{DataOwner, DataRange};
 use crate::engine::Engine;
 use crate::free_ranges::FreeRanges;
 use crate::loading::free_ranges_of_extents;
@@ -25,23 +24,14 @@ use crate::own_trees::root_key;
 use crate::running::Running;
 use crate::running_parts::FeatureTrees;
 use buttress_exact::{Exact as _, u64_of};
-use buttress_format::free_space::FreeSpaceHeader;
 use buttress_format::superblock::SuperblockFlags;
-use buttress_format::{
-    CompatRo, FileExtent, Incompat, InodeItem, InodeNumber, ItemType, Key, ObjectId, TreeId, Uuid,
-};
-use buttress_fs::error::{Corruption, Defect, Error, Result};
+use buttress_format::{CompatRo, Incompat, ItemType, Key, ObjectId, TreeId, Uuid};
+use buttress_fs::error::{Defect, Error, Result};
 use buttress_locks::Excused;
-use buttress_tree::{NonBlocking, ReadAhead};
+use buttress_tree::NonBlocking;
 
 /// The places of a conversion beside those of its items: root items, root blocks.
-const OTHER_PLACES: u64 = 16;
-
-/// The number of v1 caches that one commit removes.
-const CACHES_AT_ONCE: usize = 64;
-
-/// The places that removing one v1 cache edits: its header, its inode, its extents.
-const PLACES_OF_CACHE: u64 = 6;
+pub(crate) const OTHER_PLACES: u64 = 16;
 
 /// The bytes of an item header in a leaf.
 const ITEM_BYTES: u64 = 25;
@@ -111,7 +101,7 @@ impl Conversions<'_> {
             let what = "the volume has an invalid free-space tree (mount it with the kernel once, which makes it valid)";
             return Err(Error::Invalid { what });
         }
-        self.remove_v1_cache()?;
+        self.clear_v1_cache()?;
         // No delayed reference is left after a commit, so the extent tree is whole.
         self.engine.commit()?;
         let bytes = {
@@ -151,20 +141,6 @@ impl Conversions<'_> {
                 Ok(())
             })?;
         self.engine.commit().map(drop)
-    }
-
-    /// Removes the files of the v1 free space cache, and commits.
-    fn remove_v1_cache(&self) -> Result<()> {
-        loop {
-            let need = Need::freeing(PLACES_OF_CACHE.exact_mul(u64_of(CACHES_AT_ONCE)));
-            let left = self.engine.edit_alone(need, |running| {
-                running.feature_trees().remove_some_caches(CACHES_AT_ONCE)
-            })?;
-            self.engine.commit()?;
-            if !left {
-                return Ok(());
-            }
-        }
     }
 }
 
@@ -223,7 +199,7 @@ impl FeatureTrees<'_> {
 
     /// Removes one of the volume's own trees whose last item this edit removed. The root block is
     /// in memory and has no address, so it disappears with the tree.
-    fn remove_empty_tree(&mut self, id: TreeId) -> Result<()> {
+    pub(crate) fn remove_empty_tree(&mut self, id: TreeId) -> Result<()> {
         let tree = &self.running.open_tree(id)?.tree;
         let is_empty = tree.at_or_after(&Key::MIN)?.is_none();
         if is_empty && tree.root_logical().is_some() {
@@ -284,78 +260,4 @@ impl FeatureTrees<'_> {
         let tree = self.running.core.extent.tree.view();
         free_ranges_of_extents(&tree, start, length, &self.running.core.format)
     }
-
-    /// Removes up to `most` v1 caches: headers, inodes and content. Returns whether more may be
-    /// left.
-    fn remove_some_caches(&mut self, most: usize) -> Result<bool> {
-        let first = Key::new(ObjectId::FREE_SPACE, ItemType(0), 0);
-        let end = Key::new(ObjectId::FREE_SPACE, ItemType(0), u64::MAX);
-        let tree = self.running.view(TreeId::ROOT)?;
-        let mut caches = Vec::new();
-        for item in tree.range(first..=end, ReadAhead::None).take(most) {
-            let item = item?;
-            let key = item.key();
-            let header = FreeSpaceHeader::parse(&key, item.data()).map_err(of_root_tree)?;
-            caches.push((key, InodeNumber::new(header.location.objectid.get())));
-        }
-        for (header, inode) in &caches {
-            self.running.remove(TreeId::ROOT, header)?;
-            self.remove_cache_file(*inode)?;
-        }
-        self.running.core.tuning.forget_cache();
-        Ok(caches.len() == most)
-    }
-
-    /// Removes the inode of a v1 cache with its content. Only regular inodes of the root tree are
-    /// removed: a damaged header may name any object.
-    fn remove_cache_file(&mut self, inode: InodeNumber) -> Result<()> {
-        let object = inode.object_id();
-        let key = InodeItem::key(inode);
-        let Some(found) = self.running.get(TreeId::ROOT, &key)? else {
-            return Ok(());
-        };
-        let item = InodeItem::parse(&key, found.data()).map_err(of_root_tree)?;
-        if item.mode & MODE_TYPE != MODE_REGULAR {
-            return Ok(());
-        }
-        let next = ObjectId::new(object.get().exact_add(1));
-        let (first, end) = (Key::new(object, ItemType(0), 0), Key::new(next, ItemType(0), 0));
-        let sector_bytes = self.running.core.format.sector_bytes;
-        let mut extents = Vec::new();
-        let mut damaged = None;
-        self.running
-            .remove_range(TreeId::ROOT, first..end, &mut |key, data| {
-                if key.item_type == ItemType::EXTENT_DATA {
-                    match FileExtent::parse(key, data, sector_bytes) {
-                        Ok(extent) => extents.extend(extent.slice().map(|slice| (*key, *slice))),
-                        Err(error) => damaged = Some(error),
-                    }
-                }
-            })?;
-        if let Some(error) = damaged {
-            return Err(of_root_tree(error).into());
-        }
-        for (key, slice) in extents.iter().filter(|(_, slice)| !slice.is_hole()) {
-            let range = DataRange {
-                logical: slice.disk,
-                length: slice.disk_bytes,
-            };
-            let owner = DataOwner {
-                root: TreeId::ROOT,
-                inode,
-                offset: key.offset.wrapping_sub(slice.offset.get()),
-            };
-            self.running.core.drop_data_reference(range, owner);
-        }
-        Ok(())
-    }
-}
-
-/// The bits of a mode that name the type of an inode, and those of a regular file.
-const MODE_TYPE: u32 = 0o170_000;
-const MODE_REGULAR: u32 = 0o100_000;
-
-fn of_root_tree(error: buttress_format::ItemError) -> Corruption {
-    let tree = TreeId::ROOT;
-    Corruption::Item { tree, error }
 }

@@ -110,6 +110,7 @@ pub mod block_groups;
 pub mod checksum_change;
 pub mod checksums;
 mod chunks;
+pub mod clearing;
 mod closing;
 mod committing;
 mod converging;

@@ -5,6 +5,7 @@
 //! | [`MemberDevices::add`] | the device's item, the number of devices, the total size | nothing |
 //! | [`Emptying::remove`] | the same without the device | the caller wipes the device's superblocks |
 //! | [`MemberDevices::enlarge`] | the device's item with the new size, the total size | nothing |
+//! | [`MemberDevices::fix_sizes`] | items that exceed their devices, the total size | nothing |
 //! | [`Emptying::cut`] | the same | superblock copies past the new end are wiped |
 //!
 //! Invariants:
@@ -19,13 +20,15 @@
 //! keeps the superblock of the commit before its removal until the caller wipes it; no later commit
 //! lists the device.
 //!
-//! The module `joining` adds devices, and `emptying` removes parts of devices.
+//! The module `joining` adds devices, `emptying` removes parts of devices, and `sizes` repairs recorded
+//! sizes.
 //!
 //! This module leaves out the size of image files, and moving content from a device, which is a job
 //! in a higher layer.
 
 mod emptying;
 mod joining;
+mod sizes;
 
 use crate::areas::MemberDevices;
 use crate::device_space::DeviceSpaceLeft;
@@ -45,6 +48,7 @@ use std::sync::Arc;
 pub use emptying::{ChunkInTheWay, Emptying};
 pub(crate) use emptying::{cut_file, require_no_chunk_past};
 pub use joining::JoinOptions;
+pub use sizes::SizeFix;
 
 /// The least size of a device, which holds the reserved first MiB and one chunk of each kind.
 pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);

@@ -64,6 +64,9 @@ pub struct WriteOptions {
     /// Whether the caller finishes an interrupted change of the whole volume, as btrfstune makes
     /// them.
     pub finishes_change: bool,
+    /// Whether a device may be shorter than its item says. The caller repairs the item
+    /// ([`fix_sizes`](crate::areas::MemberDevices::fix_sizes)) before any other change.
+    pub fixes_sizes: bool,
 }
 
 impl Default for WriteOptions {
@@ -75,6 +78,7 @@ impl Default for WriteOptions {
             gives_up_replacement: false,
             discard: false,
             finishes_change: false,
+            fixes_sizes: false,
         }
     }
 }
@@ -116,6 +120,7 @@ impl Engine {
         let exceptions = Exceptions {
             image: false,
             change: options.finishes_change,
+            cut_short: options.fixes_sizes,
         };
         refuse_except(&filesystem, exceptions)?;
         Self::begin(filesystem, options, stages)
@@ -134,6 +139,7 @@ impl Engine {
         let exceptions = Exceptions {
             image: true,
             change: false,
+            cut_short: false,
         };
         refuse_except(&filesystem, exceptions)?;
         Self::begin(filesystem, options, stages)
@@ -208,6 +214,7 @@ pub fn refuse_to_finish(filesystem: &Filesystem) -> Result<()> {
     let exceptions = Exceptions {
         image: false,
         change: true,
+        ..Exceptions::default()
     };
     refuse_except(filesystem, exceptions)?;
     let first = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
@@ -232,6 +239,8 @@ struct Exceptions {
     image: bool,
     /// An interrupted change of the whole volume.
     change: bool,
+    /// A device that is shorter than its item says.
+    cut_short: bool,
 }
 
 fn refuse_except(filesystem: &Filesystem, exceptions: Exceptions) -> Result<()> {
@@ -269,6 +278,7 @@ fn noticed(filesystem: &Filesystem, exceptions: Exceptions) -> Result<Option<Wri
     let is_excepted = |notice: &Notice| match notice {
         Notice::MetadataImage => exceptions.image,
         Notice::Unfinished(_) => exceptions.change,
+        Notice::DeviceCutShort { .. } => exceptions.cut_short,
         _ => false,
     };
     let forbids = |notice: &&Notice| notice.forbids_writing() && !is_excepted(notice);

@@ -22,6 +22,7 @@ pub struct Tuning {
     cleared: SuperblockFlags,
     checksum_type: Option<ChecksumType>,
     has_no_cache: bool,
+    has_no_uuid_tree: bool,
 }
 
 impl Default for Tuning {
@@ -32,6 +33,7 @@ impl Default for Tuning {
             cleared: SuperblockFlags::empty(),
             checksum_type: None,
             has_no_cache: false,
+            has_no_uuid_tree: false,
         }
     }
 }
@@ -46,6 +48,9 @@ impl Tuning {
         }
         if self.has_no_cache {
             superblock.cache_generation = Generation::MAX;
+        }
+        if self.has_no_uuid_tree {
+            superblock.uuid_tree_generation = Generation::MIN;
         }
     }
 
@@ -83,5 +88,10 @@ impl Tuning {
     /// Records that the volume has no v1 free space cache.
     pub(crate) const fn forget_cache(&mut self) {
         self.has_no_cache = true;
+    }
+
+    /// Records that the volume has no uuid tree, or that the tree is incomplete.
+    pub(crate) const fn forget_uuid_tree(&mut self) {
+        self.has_no_uuid_tree = true;
     }
 }

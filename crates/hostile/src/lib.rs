@@ -15,7 +15,7 @@
 //! - [`views`]: the target of views into streams; [`sources`]: the targets of images' sources;
 //! - [`ext`]: the target of ext2, ext3 and ext4 volumes;
 //! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
-//! - `logs`: the target of pending logs, which are replayed;
+//! - `logs`: the target of pending logs, which are replayed; `dumps`: the targets of metadata dumps;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //!   [`editor`]: a single change at a known place;
 //! - [`plants`]: volumes with one damage each, and the findings that a check must report;
@@ -26,6 +26,8 @@ pub mod blocks;
 pub mod command;
 pub mod compressed;
 pub mod corpus;
+#[cfg(feature = "writing")]
+pub mod dumps;
 pub mod editor;
 pub mod ext;
 pub mod image;
@@ -98,6 +100,18 @@ pub fn targets() -> Vec<Target> {
             name: "receiving",
             input_bytes_max: 8192,
             body: receiving::receiving,
+        },
+        #[cfg(feature = "writing")]
+        Target {
+            name: "dump",
+            input_bytes_max: 8192,
+            body: dumps::dump,
+        },
+        #[cfg(feature = "writing")]
+        Target {
+            name: "dump_restore",
+            input_bytes_max: 256,
+            body: dumps::dump_restore,
         },
         Target {
             name: "superblock",

@@ -166,6 +166,10 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
     for (target, input) in crate::sources::seeds() {
         add(target, input);
     }
+    #[cfg(feature = "writing")]
+    for (target, input) in crate::dumps::seeds() {
+        add(target, input);
+    }
     for input in crate::ext::seeds() {
         add("ext", input);
     }

@@ -59,6 +59,7 @@ pub mod replacement;
 pub mod returning;
 pub mod signatures;
 pub mod stripe_tree;
+pub mod superblock_recovery;
 pub mod superblocks;
 pub mod volume;
 pub mod wiping;

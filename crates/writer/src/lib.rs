@@ -41,6 +41,7 @@ mod transaction_tests;
 pub mod whole_changes;
 
 pub use buttress_engine::areas::{MemberDevices, Replacements};
+pub use buttress_engine::membership::SizeFix;
 pub use buttress_engine::quota_tree::QuotaKind;
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
 pub use buttress_engine::shrinking::{ShrinkSummary, ShrunkDevice, plan_shrink};

@@ -105,6 +105,14 @@ impl VolumeOptions {
         self
     }
 
+    /// Sets whether a volume opens whose devices are shorter than recorded, for
+    /// [`fix_device_sizes`](crate::WritableVolume::fix_device_sizes) and nothing else.
+    #[must_use]
+    pub fn fixes_sizes(mut self, fixes: bool) -> Self {
+        self.writing.options.fixes_sizes = fixes;
+        self
+    }
+
     /// Sets the source of times and uuids; the system by default. If the environment repeats its
     /// values, equal calls write equal bytes.
     #[must_use]

@@ -2,6 +2,7 @@
 
 pub(crate) mod devices;
 mod inodes;
+mod rescuing;
 mod tuning;
 
 use super::{Access, Volume};

@@ -143,17 +143,9 @@ pub(super) const KNOWN: &[Known] = &[
         "run `btrfs rescue chunk-recover DEVICE`; to read without it, `buttress cp -r --rescue all IMAGE:/ \
          DIR`",
     ),
-    missing(
-        "rescue super-recover",
-        "-y",
-        "run `buttress filesystem sync IMAGE`, which writes all superblocks again",
-    ),
+    here("rescue super-recover", "-y"),
     here("rescue zero-log", ""),
-    missing(
-        "rescue fix-device-size",
-        "",
-        "run `btrfs rescue fix-device-size DEVICE`",
-    ),
+    here("rescue fix-device-size", ""),
     missing(
         "rescue fix-data-checksum",
         "-r|--readonly -i|--interactive -m|--mirror",
@@ -164,21 +156,9 @@ pub(super) const KNOWN: &[Known] = &[
         "",
         "Buttress needs no control device; for btrfs-progs, run `modprobe btrfs`",
     ),
-    missing(
-        "rescue clear-ino-cache",
-        "",
-        "run `btrfs rescue clear-ino-cache DEVICE`; nothing uses this cache any more",
-    ),
-    missing(
-        "rescue clear-space-cache",
-        "",
-        "mount the volume with Linux and `-o clear_cache`",
-    ),
-    missing(
-        "rescue clear-uuid-tree",
-        "",
-        "run `btrfs rescue clear-uuid-tree DEVICE`",
-    ),
+    here("rescue clear-ino-cache", ""),
+    here("rescue clear-space-cache", ""),
+    here("rescue clear-uuid-tree", ""),
     missing(
         "restore",
         "-D|--dry-run -i|--ignore-errors -o|--overwrite -m|--metadata -S|--symlink -s|--snapshots \

@@ -383,7 +383,7 @@ fn refusals_name_the_command_that_helps() {
     );
     let (code, message) = failure(&["overlay", "commit", &overlay, &image]);
     assert_eq!(code, 1);
-    assert!(message.contains("delete the overlay file"), "{message}");
+    assert!(message.contains("run `overlay discard`"), "{message}");
     // The plan of an image of minimal size names the switch that gives the same bytes.
     let remark = "give --shrink again";
     assert!(!told(&["manifest", &image]).0.contains(remark));

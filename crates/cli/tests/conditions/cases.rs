@@ -36,6 +36,7 @@ pub(crate) enum Json {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Image,
+    Overlay,
     Stream,
     Host,
     Nothing,
@@ -72,6 +73,7 @@ impl Case {
     pub(crate) fn missing(&self, world: &World) -> Option<Vec<String>> {
         let placeholder = match self.source {
             Source::Image => "{image}",
+            Source::Overlay => "{overlay}",
             Source::Stream => "{stream}",
             Source::Host => "{host}",
             Source::Nothing => return None,
@@ -563,12 +565,28 @@ fn about_devices() -> Vec<Case> {
         },
         look("property list", "{image}:/home", "{image}:/no/such/path"),
         write("overlay commit", "{overlay} {image}", ""),
-        write("overlay discard", "{overlay}", ""),
+        Case {
+            source: Source::Overlay,
+            ..write("overlay discard", "{overlay}", "")
+        },
+        Case {
+            makes_files: true,
+            is_job: true,
+            ..look("image", "{image} {out}/dump", "")
+        },
+        write("rescue clear-ino-cache", "{image}", ""),
+        write("rescue clear-space-cache", "v1 {image}", ""),
+        Case {
+            answer: SILENT,
+            ..write("rescue clear-uuid-tree", "{image}", "")
+        },
+        write("rescue fix-device-size", "{image}", ""),
         Case {
             makes_files: true,
             is_job: true,
             ..look("rescue scan", "--index {out}/index {image}", "")
         },
+        write("rescue super-recover", "{image}", ""),
         write("rescue zero-log", "{image}", ""),
     ]
 }

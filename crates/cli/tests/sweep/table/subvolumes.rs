@@ -290,6 +290,19 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "image",
+        base: "{volume.img} {out}/dump",
+        own: &[
+            acts("-c", "-c 9"),
+            manner("-t", "-t 2"),
+            manner("-w", "-w"),
+            elsewhere("-r", "dumps_are_those_of_btrfs_image_both_ways"),
+            elsewhere("-m", "dumps_are_those_of_btrfs_image_both_ways"),
+            elsewhere("--force", "damaged_dumps_and_wrong_targets_are_refused"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
         command: "overlay commit",
         base: "{stream} {volume.img}",
         code: 1,
@@ -309,6 +322,32 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
             ends("--fsid", "--fsid 00000000-0000-0000-0000-000000000001", 1),
         ],
         covered: &[covered("--fsid", &["--index"], "no block has this uuid")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue clear-ino-cache",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue clear-space-cache",
+        base: "v1 {volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue clear-uuid-tree",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue fix-device-size",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue super-recover",
+        base: "{volume.img}",
+        own: &[acts("-y", "-y")],
         ..PLAIN
     },
     Sweep {

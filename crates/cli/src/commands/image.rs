@@ -1,0 +1,195 @@
+//! `buttress image`: metadata dumps of volumes, and volumes from dumps, with the options of
+//! btrfs-image.
+//!
+//! A dump has the bytes that btrfs-image reads, and the other way round. Left out: `-o` (the result
+//! opens nowhere), `-s` and `-d`.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress::dump::{self, DumpOptions};
+use buttress::{Device, DeviceOptions, survey_superblocks};
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::{Advice, Outcome, usage};
+use crate::globals::Uses;
+use crate::manual::{Example, example};
+use crate::output::size::Units;
+use crate::output::terminal;
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::sources::Role;
+use crate::table::Subcommand;
+
+/// Write all metadata of a volume to a dump, or restore a dump
+///
+/// A dump holds names, attributes and the structure of a volume, but no file content. btrfs-image
+/// reads and writes the same format. A restored volume is for inspection: its data is missing.
+#[derive(Args, Debug)]
+pub struct Image {
+    /// Restore a dump to an image or device
+    #[arg(short = 'r')]
+    restore: bool,
+    /// Restore to all devices of the dumped volume
+    #[arg(short = 'm', requires = "restore")]
+    multi: bool,
+    /// Level of zlib compression, from 0 to 9
+    #[arg(short = 'c', value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=9))]
+    level: u32,
+    /// Number of threads that compress [default: one for each processor]
+    #[arg(short = 't', value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// Find blocks by a walk from the roots, for a damaged extent tree
+    #[arg(short = 'w')]
+    walk: bool,
+    /// Overwrite a volume
+    #[arg(long, requires = "restore")]
+    force: bool,
+    /// The image or device; with -r, the dump
+    #[arg(value_name = "SOURCE")]
+    source: PathBuf,
+    /// The dump, or - for standard output; with -r, the image or device
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<PathBuf>,
+}
+
+impl Subcommand for Image {
+    const NAME: &'static str = "image";
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress image -c 9 backup.img backup.dump",
+            "Writes a compressed dump of the metadata",
+        ),
+        example(
+            "buttress image -r backup.dump metadata.img",
+            "Restores the metadata of a dump to an image",
+        ),
+    ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        if self.restore {
+            return self.run_restore(context);
+        }
+        let [target] = self.targets.as_slice() else {
+            return Err(usage("a dump has one target"));
+        };
+        self.run_dump(context, target)
+    }
+}
+
+impl Image {
+    fn run_dump(&self, context: &Context, target: &Path) -> Result<Outcome> {
+        let volume = context.open_for_inspection(core::slice::from_ref(&self.source))?;
+        let processors = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        let options = DumpOptions {
+            level: self.level,
+            threads: self.threads.map_or(processors, usize::from),
+            walk: self.walk,
+        };
+        let progress = context.progress();
+        let cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "image", progress.clone());
+        let to_stdout = target == Path::new("-");
+        let dumped = if to_stdout {
+            dump::write(&volume, &mut context.stdout(), &options, &progress)
+        } else {
+            let mut output = context.create_output(target)?;
+            let dumped = dump::write(&volume, &mut output, &options, &progress);
+            dumped.and_then(|dumped| {
+                let finished = output.finish().map_err(io::Error::other);
+                finished?;
+                Ok(dumped)
+            })
+        };
+        watch.end_as(dumped.is_ok());
+        drop(cancelling);
+        let dumped = dumped.with_context(|| format!("dumping {}", self.source.display()))?;
+        if dumped.walked && !self.walk {
+            context.warn("the extent tree is damaged: a walk from the roots found the blocks");
+        }
+        if dumped.unreadable > 0 {
+            let count = dumped.unreadable;
+            context.lost(&anyhow!(
+                "{count} blocks have no readable copy, and are not in the dump"
+            ));
+        }
+        if context.json() && !to_stdout {
+            let object = json!({
+                "blocks": dumped.blocks,
+                "unreadable": dumped.unreadable,
+                "bytes": dumped.bytes,
+            });
+            context.print_json("image", object)?;
+        } else if !to_stdout && !context.globals().quiet {
+            let mut out = context.stdout();
+            let bytes = Units::default().text(dumped.bytes);
+            let (blocks, target) = (dumped.blocks, terminal::shown(target.display()));
+            writeln!(out, "{blocks} blocks written to {target} ({bytes})")?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn run_restore(&self, context: &Context) -> Result<Outcome> {
+        if self.targets.len() > 1 && !self.multi {
+            return Err(usage("give -m to restore to several devices"));
+        }
+        let input = File::open(&self.source);
+        let input = input.with_context(|| format!("cannot open {}", self.source.display()))?;
+        context.sources().add(&self.source, Role::Stream)?;
+        let devices = self
+            .targets
+            .iter()
+            .map(|target| self.open_target(context, target));
+        let devices: Vec<Device> = devices.collect::<Result<_>>()?;
+        let progress = context.progress();
+        let cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "image", progress.clone());
+        let restored = dump::restore(&mut BufReader::new(input), &devices, &progress);
+        watch.end_as(restored.is_ok());
+        drop(cancelling);
+        let restored = restored.with_context(|| format!("restoring {}", self.source.display()))?;
+        if context.json() {
+            let object = json!({ "bytes": restored.bytes, "one-device": restored.is_flattened });
+            context.print_json("image", object)?;
+        } else if !context.globals().quiet {
+            let mut out = context.stdout();
+            let bytes = Units::default().text(restored.bytes);
+            let targets: Vec<String> = self
+                .targets
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            writeln!(out, "{bytes} written to {}", terminal::shown(targets.join(", ")))?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Opens a device of the restored volume. A missing file is created.
+    fn open_target(&self, context: &Context, target: &Path) -> Result<Device> {
+        context.sources().refuse_path(target)?;
+        if !target.exists() {
+            let made = File::options().write(true).create_new(true).open(target);
+            made.with_context(|| format!("cannot create {}", target.display()))?;
+        }
+        let options = DeviceOptions {
+            write: true,
+            ..context.device_options()
+        };
+        let device = context.open_device(target, &options)?;
+        if !self.force && survey_superblocks(core::slice::from_ref(&device)).is_ok() {
+            return Err(anyhow!("{}: it has a btrfs volume", target.display()))
+                .context(Advice::new("give --force to overwrite the volume"));
+        }
+        Ok(device)
+    }
+}

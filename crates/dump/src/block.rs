@@ -1,0 +1,171 @@
+//! Raw fields of tree blocks, read without trust: damaged blocks are dumped, too.
+//!
+//! Source: on-disk format documentation, sections "Header", "Leaf", "Node" and "Root item".
+
+use crate::cluster::bytes_at;
+use buttress_exact::Exact as _;
+use buttress_format::{ChecksumType, ItemType, Key, TreeId};
+
+/// The length of a header, after which item heads or pointers follow.
+pub(crate) const HEADER_BYTES: usize = 101;
+/// The length of the head of an item in a leaf.
+pub(crate) const HEAD_BYTES: usize = 25;
+const POINTER_BYTES: usize = 33;
+const CHECKSUM_BYTES: usize = 32;
+
+/// The highest level of a root.
+pub(crate) const LEVEL_MAX: u8 = 7;
+
+/// An item of a leaf: its key, and the range of its data in the block.
+#[derive(Clone, Debug)]
+pub(crate) struct RawItem {
+    pub(crate) key: Key,
+    pub(crate) range: core::ops::Range<usize>,
+}
+
+fn number(block: &[u8], at: usize) -> Option<u64> {
+    bytes_at(block, at).map(u64::from_le_bytes)
+}
+
+fn short(block: &[u8], at: usize) -> Option<usize> {
+    bytes_at(block, at).map(u32::from_le_bytes)?.try_into().ok()
+}
+
+/// Returns the logical address in the header.
+pub(crate) fn address(block: &[u8]) -> Option<u64> {
+    number(block, 48)
+}
+
+/// Returns the tree in the header.
+pub(crate) fn owner(block: &[u8]) -> Option<TreeId> {
+    number(block, 88).map(TreeId::new)
+}
+
+/// Returns the level in the header.
+pub(crate) fn level(block: &[u8]) -> Option<u8> {
+    block.get(100).copied()
+}
+
+fn key(block: &[u8], at: usize) -> Option<Key> {
+    let objectid = buttress_format::ObjectId::new(number(block, at)?);
+    let item_type = ItemType(*block.get(at.exact_add(8))?);
+    Some(Key::new(objectid, item_type, number(block, at.exact_add(9))?))
+}
+
+/// Returns the items of a leaf that are inside the block. The count in the header is limited by the
+/// block's length.
+pub(crate) fn items(block: &[u8]) -> impl Iterator<Item = RawItem> {
+    // Clamp: a block without a count has no items.
+    let count = short(block, 96).unwrap_or(0);
+    let most = block
+        .len()
+        .checked_div(HEAD_BYTES)
+        .map_or(0, |most| most.min(count));
+    (0..most).filter_map(move |item| {
+        let at = HEADER_BYTES.exact_add(item.exact_mul(HEAD_BYTES));
+        let start = HEADER_BYTES.checked_add(short(block, at.exact_add(17))?)?;
+        let end = start.checked_add(short(block, at.exact_add(21))?)?;
+        let key = key(block, at)?;
+        (end <= block.len()).then_some(RawItem {
+            key,
+            range: start..end,
+        })
+    })
+}
+
+/// Returns the addresses of a node's children.
+pub(crate) fn children(block: &[u8]) -> impl Iterator<Item = u64> {
+    // Clamp: as for items.
+    let count = short(block, 96).unwrap_or(0);
+    let most = block
+        .len()
+        .checked_div(POINTER_BYTES)
+        .map_or(0, |most| most.min(count));
+    (0..most).filter_map(move |child| {
+        let at = HEADER_BYTES.exact_add(child.exact_mul(POINTER_BYTES));
+        number(block, at.exact_add(17))
+    })
+}
+
+/// Returns address and level of the root that a `ROOT_ITEM` names.
+pub(crate) fn root_of(data: &[u8]) -> Option<(u64, u8)> {
+    let level = *data.get(238)?;
+    (level <= LEVEL_MAX).then_some((number(data, 176)?, level))
+}
+
+/// Returns whether the checksum of a block is right.
+pub(crate) fn is_whole(block: &[u8], checksum: ChecksumType) -> bool {
+    let Some((stored, covered)) = block.split_at_checked(CHECKSUM_BYTES) else {
+        return false;
+    };
+    stored.starts_with(trimmed(checksum, checksum.compute(covered).as_bytes()))
+}
+
+/// Computes the checksum of a block anew.
+pub(crate) fn seal(block: &mut [u8], checksum: ChecksumType) {
+    let Some((stored, covered)) = block.split_at_mut_checked(CHECKSUM_BYTES) else {
+        return;
+    };
+    let computed = checksum.compute(covered);
+    let bytes = trimmed(checksum, computed.as_bytes());
+    stored.fill(0);
+    if let Some(place) = stored.get_mut(..bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+fn trimmed(checksum: ChecksumType, bytes: &[u8]) -> &[u8] {
+    // Clamp: a checksum has at least its own length.
+    bytes.get(..checksum.size_bytes()).unwrap_or(bytes)
+}
+
+/// Zeroes what no reader of metadata needs, and computes the checksum anew: the inline content of
+/// files and symbolic links, and unused bytes, which may hold anything. Damaged blocks keep their
+/// checksum and unused bytes.
+pub(crate) fn blank(block: &mut [u8], checksum: ChecksumType) {
+    let was_whole = is_whole(block, checksum);
+    blank_inline_content(block);
+    if was_whole {
+        if let Some(unused) = unused(block).and_then(|range| block.get_mut(range)) {
+            unused.fill(0);
+        }
+        seal(block, checksum);
+    }
+}
+
+/// Returns the unused bytes of a block whose items or pointers are all inside the block.
+fn unused(block: &[u8]) -> Option<core::ops::Range<usize>> {
+    let count = short(block, 96)?;
+    if level(block)? > 0 {
+        let end = count.checked_mul(POINTER_BYTES)?.checked_add(HEADER_BYTES)?;
+        return (end <= block.len()).then_some(end..block.len());
+    }
+    let items: Vec<RawItem> = items(block).collect();
+    let heads_end = count.checked_mul(HEAD_BYTES)?.checked_add(HEADER_BYTES)?;
+    let first = items.iter().map(|item| item.range.start).min();
+    // Clamp: a leaf without items has no data.
+    let first = first.unwrap_or(block.len());
+    (items.len() == count && heads_end <= first).then_some(heads_end..first)
+}
+
+fn blank_inline_content(block: &mut [u8]) {
+    /// The bytes of a file extent item before inline content, and the place of its kind.
+    const BEFORE_CONTENT: usize = 21;
+    const KIND_AT: usize = 20;
+    if level(block) != Some(0) {
+        return;
+    }
+    let is_inline = |item: &RawItem| {
+        let kind = item.range.start.checked_add(KIND_AT);
+        item.key.item_type == ItemType::EXTENT_DATA
+            && item.range.len() > BEFORE_CONTENT
+            && kind.and_then(|at| block.get(at)) == Some(&0)
+    };
+    let found: Vec<RawItem> = items(block).filter(is_inline).collect();
+    for item in &found {
+        let start = item.range.start.exact_add(BEFORE_CONTENT);
+        if let Some(content) = block.get_mut(start..item.range.end) {
+            content.fill(0);
+        }
+    }
+}

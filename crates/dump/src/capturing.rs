@@ -1,0 +1,229 @@
+//! Writing the dump of a volume: which blocks it has, and from which copy.
+//!
+//! The order is that of btrfs-image: superblock, chunk tree, all other blocks by address. The extent
+//! tree names all blocks, except those of logs. A walk from the roots finds blocks if the extent
+//! tree is damaged.
+//!
+//! A block comes from the first copy whose checksum is right, else from the first copy that can be
+//! read: a report needs damaged blocks, too.
+
+use crate::block;
+use crate::cluster::ITEM_BYTES_MAX;
+use crate::error::Result;
+use crate::reading::DumpItem;
+use crate::walking::Walk;
+use crate::writing::ClusterWriter;
+use buttress_exact::{Exact as _, usize_of};
+use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+use buttress_format::{ByteCount, ChecksumType, ItemType, Key, Logical, TreeId};
+use buttress_fs::{Filesystem, Progress};
+use buttress_tree::ReadAhead;
+use buttress_volume::Volume;
+use buttress_volume::read::ExtentRead;
+use std::collections::HashSet;
+use std::io::Write;
+
+/// Options of [`write`].
+#[derive(Clone, Copy, Debug)]
+pub struct DumpOptions {
+    /// The level of zlib, from 0 (none) to 9.
+    pub level: u32,
+    /// The number of threads that compress.
+    pub threads: usize,
+    /// Finds blocks by a walk from the roots instead of the extent tree.
+    pub walk: bool,
+}
+
+/// The result of a dump.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dumped {
+    /// The number of tree blocks.
+    pub blocks: u64,
+    /// The number of blocks of which no copy could be read.
+    pub unreadable: u64,
+    /// The number of bytes of the dump.
+    pub bytes: u64,
+    /// Whether the extent tree could not be read, and a walk found the blocks.
+    pub walked: bool,
+}
+
+/// Writes a metadata dump of a volume, in the state of its last commit and with its log.
+///
+/// # Errors
+/// Fails with an error of the output, or if `progress` is cancelled.
+pub fn write(
+    filesystem: &Filesystem,
+    out: &mut dyn Write,
+    options: &DumpOptions,
+    progress: &Progress,
+) -> Result<Dumped> {
+    let superblock = filesystem.superblock();
+    let mut source = Source {
+        volume: filesystem.volume(),
+        node_bytes: usize_of(superblock.block_format().node_bytes),
+        checksum: superblock.checksum_type,
+        unreadable: 0,
+    };
+    let mut chunks = Walk::default();
+    chunks.add(superblock.chunk_root.get(), superblock.chunk_root_level);
+    let chunks = chunks.run(|logical| source.read(logical));
+    let mut walk = Walk::default();
+    walk.add(superblock.log_root.get(), superblock.log_root_level);
+    let mut dumped = Dumped::default();
+    let named = match options.walk {
+        true => None,
+        false => by_extent_tree(filesystem, progress)?,
+    };
+    dumped.walked = named.is_none();
+    if named.is_none() {
+        walk.add(superblock.root.get(), superblock.root_level);
+    }
+    // Clamp: the walk found the blocks if the extent tree names none.
+    let mut others = named.unwrap_or_default();
+    others.extend(walk.run(|logical| source.read(logical)));
+    let in_chunk_tree: HashSet<u64> = chunks.iter().copied().collect();
+    others.retain(|logical| !in_chunk_tree.contains(logical));
+    others.sort_unstable();
+    others.dedup();
+    source.unreadable = 0;
+    let mut clusters = ClusterWriter::new(out, options.level, options.threads);
+    clusters.push(superblock_item(filesystem)?)?;
+    progress.expect(ByteCount::of(others.len().exact_mul(source.node_bytes)));
+    for addresses in [&chunks, &others] {
+        dumped.blocks = dumped
+            .blocks
+            .exact_add(source.copy(addresses, &mut clusters, progress)?);
+    }
+    dumped.unreadable = source.unreadable;
+    dumped.bytes = clusters.finish()?;
+    Ok(dumped)
+}
+
+/// Returns the item of the superblock: the bytes of the primary on the device by which the volume was
+/// opened. If that primary is not the superblock in use, the superblock is encoded anew.
+fn superblock_item(filesystem: &Filesystem) -> Result<DumpItem> {
+    let superblock = filesystem.superblock();
+    let [primary, ..] = SUPERBLOCK_OFFSETS;
+    let slots = filesystem.volume().devices();
+    let own = slots
+        .iter()
+        .find(|slot| slot.uuid() == superblock.device_item.uuid);
+    let raw = own
+        .and_then(|slot| slot.device())
+        .and_then(|device| device.read(primary.get(), SUPERBLOCK_BYTES).ok());
+    let is_current = |bytes: &[u8]| {
+        Superblock::check(bytes, primary).is_ok_and(|found| found.generation == superblock.generation)
+    };
+    let bytes = match raw.filter(|bytes| is_current(bytes)) {
+        Some(raw) => raw.to_vec(),
+        None => superblock
+            .encode_for(&superblock.device_item, primary)
+            .map_err(buttress_volume::WriteRefusal::Superblock)
+            .map_err(buttress_volume::Error::from)?,
+    };
+    Ok(DumpItem {
+        logical: primary.get(),
+        bytes,
+    })
+}
+
+/// Returns the addresses of all tree blocks in the extent tree, or `None` if the tree is damaged.
+fn by_extent_tree(filesystem: &Filesystem, progress: &Progress) -> Result<Option<Vec<u64>>> {
+    /// The bit in an extent item's flags that marks a tree block, and the place of the flags.
+    const TREE_BLOCK: u8 = 2;
+    const FLAGS_AT: usize = 16;
+    let Ok(tree) = filesystem.tree(TreeId::EXTENT) else {
+        return Ok(None);
+    };
+    let mut found = Vec::new();
+    for item in tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward) {
+        progress.check()?;
+        let Ok(item) = item else { return Ok(None) };
+        let key = item.key();
+        let is_block = match key.item_type {
+            ItemType::METADATA_ITEM => true,
+            ItemType::EXTENT_ITEM => item
+                .data()
+                .get(FLAGS_AT)
+                .is_some_and(|flags| flags & TREE_BLOCK != 0),
+            _ => false,
+        };
+        if is_block {
+            found.push(key.objectid.get());
+        }
+    }
+    Ok(Some(found))
+}
+
+/// The volume of a dump.
+struct Source<'a> {
+    volume: &'a Volume,
+    node_bytes: usize,
+    checksum: ChecksumType,
+    unreadable: u64,
+}
+
+impl Source<'_> {
+    /// Returns the bytes of a block: the first whole copy, else the first that can be read.
+    fn read(&mut self, logical: u64) -> Option<Vec<u8>> {
+        let read = ExtentRead {
+            logical: Logical::new(logical),
+            length: self.node_bytes,
+        };
+        // Clamp: an address without a chunk has no copies.
+        let copies = self.volume.copies(read.logical).unwrap_or(0);
+        let mut first = None;
+        for copy in 1..=copies {
+            let Ok(bytes) = self.volume.read_copy(read, copy) else {
+                continue;
+            };
+            if block::is_whole(&bytes, self.checksum) {
+                return Some(bytes.to_vec());
+            }
+            first = first.or_else(|| Some(bytes.to_vec()));
+        }
+        if first.is_none() {
+            self.unreadable = self.unreadable.exact_add(1);
+        }
+        first
+    }
+
+    /// Copies blocks into the dump, in runs of adjacent blocks. Returns their number.
+    fn copy(
+        &mut self,
+        addresses: &[u64],
+        clusters: &mut ClusterWriter<'_>,
+        progress: &Progress,
+    ) -> Result<u64> {
+        let mut copied = 0_u64;
+        let mut run: Option<DumpItem> = None;
+        for logical in addresses {
+            progress.check()?;
+            let Some(mut bytes) = self.read(*logical) else {
+                continue;
+            };
+            block::blank(&mut bytes, self.checksum);
+            copied = copied.exact_add(1);
+            progress.advance(1, ByteCount::of(self.node_bytes));
+            if let Some(item) = &mut run {
+                let end = item.logical.checked_add(item.bytes.len() as u64);
+                let fits = item.bytes.len().exact_add(bytes.len()) <= ITEM_BYTES_MAX;
+                if end == Some(*logical) && fits {
+                    item.bytes.extend_from_slice(&bytes);
+                    continue;
+                }
+            }
+            let next = DumpItem {
+                logical: *logical,
+                bytes,
+            };
+            if let Some(full) = run.replace(next) {
+                clusters.push(full)?;
+            }
+        }
+        if let Some(last) = run {
+            clusters.push(last)?;
+        }
+        Ok(copied)
+    }
+}

@@ -1,0 +1,177 @@
+//! The chunk tree of a dump: chunks and device items, read before anything is placed.
+//!
+//! Memory is bounded: a dump whose chunk tree exceeds [`CHUNK_TREE_BYTES_MAX`] is refused.
+
+use crate::block;
+use crate::error::{Error, Result};
+use crate::reading::DumpItem;
+use buttress_exact::{Exact as _, usize_of};
+use buttress_format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
+use buttress_format::{Chunk, DeviceItem, ItemType, Logical, Physical, TreeId};
+use std::collections::{BTreeMap, HashMap};
+
+/// The largest chunk tree of a dump: 10,000,000 chunks are larger than any volume.
+const CHUNK_TREE_BYTES_MAX: usize = 256 << 20;
+
+/// The facts of a dump that say where its blocks belong.
+#[derive(Debug)]
+pub(crate) struct Geometry {
+    pub(crate) superblock: Superblock,
+    pub(crate) chunks: BTreeMap<u64, Chunk>,
+    /// The device items in order of their ids.
+    pub(crate) devices: Vec<DeviceItem>,
+    /// The addresses of the chunk tree's blocks.
+    pub(crate) blocks: Vec<u64>,
+    /// The number of the device tree's blocks.
+    pub(crate) device_blocks: usize,
+}
+
+/// Collects the chunk tree from the items of a dump.
+#[derive(Debug, Default)]
+pub(crate) struct Gathering {
+    superblock: Option<Superblock>,
+    blocks: HashMap<u64, Vec<u8>>,
+    bytes: usize,
+    device_blocks: usize,
+}
+
+impl Gathering {
+    /// Takes an item of the dump, in order. The first item is the superblock.
+    pub(crate) fn add(&mut self, item: &DumpItem) -> Result<()> {
+        let Some(superblock) = &self.superblock else {
+            self.superblock = Some(parse_superblock(item)?);
+            return Ok(());
+        };
+        let node_bytes = usize_of(superblock.block_format().node_bytes);
+        for (index, block) in item.bytes.chunks(node_bytes).enumerate() {
+            if block::owner(block) == Some(TreeId::DEVICE) {
+                self.device_blocks = self.device_blocks.exact_add(1);
+            }
+            let is_chunk_tree = block::owner(block) == Some(TreeId::CHUNK);
+            let at = item.logical.checked_add(index.exact_mul(node_bytes) as u64);
+            let (true, Some(at)) = (is_chunk_tree && block.len() == node_bytes, at) else {
+                continue;
+            };
+            self.bytes = self.bytes.exact_add(node_bytes);
+            if self.bytes > CHUNK_TREE_BYTES_MAX {
+                let what = "its chunk tree is too large";
+                return Err(Error::Unusable { what, logical: at });
+            }
+            self.blocks.insert(at, block.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Reads the chunk tree from its root.
+    pub(crate) fn finish(self) -> Result<Geometry> {
+        let Some(superblock) = self.superblock else {
+            let what = "it has no superblock";
+            return Err(Error::Unusable { what, logical: 0 });
+        };
+        let mut geometry = Geometry {
+            chunks: BTreeMap::new(),
+            devices: Vec::new(),
+            blocks: Vec::new(),
+            device_blocks: self.device_blocks,
+            superblock,
+        };
+        let root = geometry.superblock.chunk_root.get();
+        let mut waiting = vec![(root, geometry.superblock.chunk_root_level)];
+        let mut blocks = self.blocks;
+        while let Some((logical, level)) = waiting.pop() {
+            // A block that two parents name is damage: each block is taken once.
+            let Some(bytes) = blocks.remove(&logical) else {
+                let what = "a block of the chunk tree is missing";
+                return Err(Error::Unusable { what, logical });
+            };
+            let fits = block::is_whole(&bytes, geometry.superblock.checksum_type)
+                && block::address(&bytes) == Some(logical)
+                && block::level(&bytes) == Some(level);
+            if !fits {
+                let what = "a block of the chunk tree is damaged";
+                return Err(Error::Unusable { what, logical });
+            }
+            geometry.blocks.push(logical);
+            match level.checked_sub(1) {
+                Some(below) => waiting.extend(block::children(&bytes).map(|child| (child, below))),
+                None => geometry.add_leaf(&bytes, logical)?,
+            }
+        }
+        geometry.devices.sort_by_key(|item| item.device);
+        geometry.blocks.sort_unstable();
+        for (key, chunk) in &geometry.superblock.system_chunks {
+            geometry.chunks.entry(key.offset).or_insert_with(|| chunk.clone());
+        }
+        Ok(geometry)
+    }
+}
+
+impl Geometry {
+    fn add_leaf(&mut self, leaf: &[u8], logical: u64) -> Result<()> {
+        let sector_bytes = self.superblock.block_format().sector_bytes;
+        for item in block::items(leaf) {
+            let unusable = |what| Error::Unusable { what, logical };
+            let data = leaf
+                .get(item.range)
+                .ok_or_else(|| unusable("an item is out of its block"))?;
+            match item.key.item_type {
+                ItemType::CHUNK_ITEM => {
+                    let chunk = Chunk::parse(&item.key, data, sector_bytes);
+                    let chunk = chunk.map_err(|_| unusable("a chunk is damaged"))?;
+                    self.chunks.insert(item.key.offset, chunk);
+                }
+                ItemType::DEV_ITEM => {
+                    let device = DeviceItem::parse(&item.key, data);
+                    self.devices
+                        .push(device.map_err(|_| unusable("a device item is damaged"))?);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the chunk that maps an address, with its start.
+    pub(crate) fn chunk_of(&self, logical: Logical) -> Option<(u64, &Chunk)> {
+        let (start, chunk) = self.chunks.range(..=logical.get()).next_back()?;
+        let end = start.checked_add(chunk.length.get())?;
+        (logical.get() < end).then_some((*start, chunk))
+    }
+
+    /// Requires that an item is whole tree blocks inside one chunk.
+    pub(crate) fn require_place(&self, item: &DumpItem) -> Result<()> {
+        let unusable = |what| Error::Unusable {
+            what,
+            logical: item.logical,
+        };
+        let sector_bytes = u64::from(self.superblock.block_format().sector_bytes);
+        let length = item.bytes.len() as u64;
+        let is_aligned = item.logical.checked_rem(sector_bytes) == Some(0)
+            && length.checked_rem(sector_bytes) == Some(0)
+            && length > 0;
+        if !is_aligned {
+            return Err(unusable("an item is not whole sectors"));
+        }
+        let chunk = self.chunk_of(Logical::new(item.logical));
+        let (start, chunk) = chunk.ok_or_else(|| unusable("no chunk maps an item"))?;
+        let end = item.logical.checked_add(length);
+        let chunk_end = start.checked_add(chunk.length.get());
+        match end.zip(chunk_end) {
+            Some((end, chunk_end)) if end <= chunk_end => Ok(()),
+            _ => Err(unusable("an item leaves its chunk")),
+        }
+    }
+}
+
+/// Parses the superblock of a dump, which is its first item.
+pub(crate) fn parse_superblock(item: &DumpItem) -> Result<Superblock> {
+    let [primary, ..] = SUPERBLOCK_OFFSETS;
+    let unusable = |what| Error::Unusable {
+        what,
+        logical: item.logical,
+    };
+    if Physical::new(item.logical) != primary {
+        return Err(unusable("its first item is no superblock"));
+    }
+    Superblock::check(&item.bytes, primary).map_err(|_| unusable("its superblock is damaged"))
+}

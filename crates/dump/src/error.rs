@@ -1,0 +1,54 @@
+//! Errors of dumps.
+
+use std::io;
+
+/// The result of a call of this crate.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// The reason why a dump cannot be written, read or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The dump cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The volume, or a device of the restored volume, failed.
+    #[error(transparent)]
+    Volume(#[from] buttress_fs::Error),
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] buttress_device::IoError),
+    /// Bytes of the dump violate the format.
+    #[error("the dump is damaged at byte {offset}: {what} (found {found:#x}, expected {expected:#x})")]
+    Damaged {
+        /// The offset of the cluster or item in the dump.
+        offset: u64,
+        /// The violated rule.
+        what: &'static str,
+        /// The found number.
+        found: u64,
+        /// The expected number, or the limit.
+        expected: u64,
+    },
+    /// The dump has an item that is not what the volume needs.
+    #[error("the dump cannot be restored: {what} (address {logical})")]
+    Unusable {
+        /// The missing or wrong part.
+        what: &'static str,
+        /// The logical address of the part.
+        logical: u64,
+    },
+    /// The dump does not fit the given devices.
+    #[error("the dump is of a volume with {expected} devices (found {found})")]
+    Devices {
+        /// The number of given devices.
+        found: usize,
+        /// The number of devices of the dumped volume.
+        expected: u64,
+    },
+}
+
+impl From<buttress_volume::Error> for Error {
+    fn from(error: buttress_volume::Error) -> Self {
+        Self::Volume(error.into())
+    }
+}

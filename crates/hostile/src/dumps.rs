@@ -1,0 +1,144 @@
+//! Targets for metadata dumps: any bytes as a dump, and a whole dump with changes.
+//!
+//! `dump` reads its input as a dump. `dump_restore` changes bytes of the dump of a small volume,
+//! repairs checksums if the input asks for it, and restores the result to memory.
+
+use crate::Depth;
+use crate::input::Input;
+use buttress_device::Device;
+use buttress_dump::{DumpOptions, DumpReader, restore, write};
+use buttress_format::{ChecksumType, Uuid};
+use buttress_fs::Progress;
+use buttress_fs::open::OpenOptions;
+use buttress_mkfs::{Identity, Options};
+use std::io::Cursor;
+use std::sync::LazyLock;
+
+const DEVICE_BYTES: usize = 128 << 20;
+const INDEX_BYTES: usize = 1024;
+const SUPERBLOCK_BYTES: usize = 4096;
+const NODE_BYTES: usize = 16384;
+
+/// The target of a dump in any bytes.
+pub fn dump(bytes: &[u8]) -> Depth {
+    let mut reader = DumpReader::new(bytes);
+    let mut items = 0_usize;
+    loop {
+        match reader.next_item() {
+            Ok(Some(item)) => {
+                assert!(item.bytes.len() <= 256 << 10, "an item exceeds its bound");
+                items += 1;
+            }
+            Ok(None) => break,
+            Err(error) => {
+                std::hint::black_box(error.to_string());
+                break;
+            }
+        }
+    }
+    Depth::passed(items > 0)
+}
+
+/// The dump of a small volume, without compression.
+static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let device = Device::memory(vec![0; DEVICE_BYTES]);
+    let id = Uuid::from_u128;
+    let identity = Identity {
+        fsid: id(1),
+        chunk_tree: id(2),
+        top_level: id(3),
+        devices: vec![id(4)],
+        time: buttress_format::Timestamp::default(),
+    };
+    let mut bytes = Vec::new();
+    let made = buttress_mkfs::make(std::slice::from_ref(&device), &Options::default(), &identity);
+    let options = DumpOptions {
+        level: 0,
+        threads: 1,
+        walk: false,
+    };
+    if let (Ok(_), Ok(volume)) = (made, OpenOptions::new(vec![device]).open()) {
+        let written = write(&volume, &mut bytes, &options, &Progress::new());
+        assert!(written.is_ok(), "a new volume has a dump");
+    }
+    bytes
+});
+
+/// Computes the checksums of the superblock and of all tree blocks in a dump of one cluster.
+fn mend(dump: &mut [u8]) {
+    let Some(items) = dump.get_mut(INDEX_BYTES..) else {
+        return;
+    };
+    let (superblock, blocks) = items.split_at_mut(items.len().min(SUPERBLOCK_BYTES));
+    for block in core::iter::once(superblock).chain(blocks.chunks_mut(NODE_BYTES)) {
+        if block.len() > 32 {
+            let (stored, covered) = block.split_at_mut(32);
+            let checksum = ChecksumType::Crc32c.compute(covered);
+            stored[..4].copy_from_slice(&checksum.as_bytes()[..4]);
+        }
+    }
+}
+
+/// The target of a restore: changes to the dump of a small volume.
+pub fn dump_restore(bytes: &[u8]) -> Depth {
+    let mut input = Input::new(bytes);
+    let choices = input.byte();
+    let mut dump = WHOLE.clone();
+    for change in input.rest().chunks_exact(4) {
+        let at = usize::from(change[0]) << 16 | usize::from(change[1]) << 8 | usize::from(change[2]);
+        let place = dump.len().checked_sub(1).map_or(0, |last| at % (last + 1));
+        if let Some(byte) = dump.get_mut(place) {
+            *byte ^= change[3];
+        }
+    }
+    if choices & 1 == 1 {
+        mend(&mut dump);
+    }
+    let devices: Vec<Device> = (0..1 + usize::from(choices >> 1 & 1))
+        .map(|_| Device::memory(vec![0; DEVICE_BYTES]))
+        .collect();
+    let restored = restore(&mut Cursor::new(dump), &devices, &Progress::new());
+    match restored {
+        Ok(_) => Depth::Passed,
+        Err(error) => {
+            std::hint::black_box(error.to_string());
+            Depth::Refused
+        }
+    }
+}
+
+/// Returns inputs for both targets, each with the target's name.
+#[must_use]
+pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let mut seeds = vec![("dump_restore", vec![0]), ("dump_restore", vec![1])];
+    // Fields of the first cluster, the superblock, and the first block of the chunk tree.
+    for at in [
+        16,
+        21,
+        29,
+        1024 + 80,
+        1024 + 88,
+        5120 + 96,
+        5120 + 101,
+        5120 + 118,
+    ] {
+        let [_, high, middle, low] = u32::to_be_bytes(at);
+        seeds.push(("dump_restore", vec![1, high, middle, low, 1]));
+    }
+    let mut small = Vec::new();
+    small.extend_from_slice(&0xbd5c_25e2_7295_668b_u64.to_le_bytes());
+    small.extend_from_slice(&0_u64.to_le_bytes());
+    small.extend_from_slice(&1_u32.to_le_bytes());
+    small.push(0);
+    small.extend_from_slice(&65536_u64.to_le_bytes());
+    small.extend_from_slice(&512_u32.to_le_bytes());
+    small.resize(INDEX_BYTES + 512, 7);
+    seeds.push(("dump", small.clone()));
+    let stored = crate::compressed::deflate(&[7; 4096], 6).unwrap_or_default();
+    small.truncate(INDEX_BYTES);
+    small[20] = 1;
+    small[29..33].copy_from_slice(&u32::try_from(stored.len()).unwrap_or(0).to_le_bytes());
+    small.extend_from_slice(&stored);
+    seeds.push(("dump", small));
+    seeds
+}
