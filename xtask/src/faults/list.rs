@@ -99,6 +99,10 @@ const fn writer(name: &'static str) -> Test {
     test("buttress-writer", "lib", name)
 }
 
+const fn repair(name: &'static str) -> Test {
+    test("buttress-repair", "lib", name)
+}
+
 const fn in_place(name: &'static str) -> Test {
     test("buttress-writer", "writer", name)
 }

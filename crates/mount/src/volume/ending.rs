@@ -54,8 +54,8 @@ impl MountedVolume {
     }
 
     /// Refuses further calls, and releases the locks of the devices for processes that wait for the
-    /// image. The end of the process comes too late for them: the kernel closes the files of io_uring
-    /// rings in the background after it.
+    /// image. The end of the process may come too late for them: the kernel ends requests of io_uring
+    /// rings in the background after it, and these keep the files open.
     ///
     /// The caller has called [`leave`](Self::leave), and no other writer uses the volume.
     pub fn unlock_devices(&self) {
