@@ -13,6 +13,18 @@ pub enum Error {
     /// The free space is too small, or too fragmented, for the new trees.
     #[error(transparent)]
     NoSpace(#[from] NoSpace),
+    /// The converted volume cannot be read.
+    #[error(transparent)]
+    Filesystem(#[from] buttress_fs::Error),
+    /// An extent of the saved image is not at its old place.
+    #[error(
+        "byte {offset} of the saved image is no longer at its place, for example because of a balance. \
+         The old file system cannot come back. Copy its files out of the saved image instead"
+    )]
+    ImageMoved {
+        /// The first byte of the extent in the image.
+        offset: u64,
+    },
     /// A former conversion of the device was interrupted.
     #[error("a conversion of this device was interrupted. Resume it first")]
     Unfinished,

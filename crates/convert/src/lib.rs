@@ -9,6 +9,7 @@
 //! | `log`, `chunks`, `trees` | packed trees, and the trees that describe the volume |
 //! | `prepare` | the order of all steps up to the moment of change |
 //! | `publish`, `record` | the moment of change, and its end after a power cut |
+//! | `roll_back` | the way back, from the saved image |
 //! | [`error`] | the reasons of a failure |
 //!
 //! The old content stays where it is. The new volume has the files of the old one as its top level,
@@ -17,7 +18,7 @@
 //!
 //! # Left out
 //!
-//! The way back to the old file system after a conversion.
+//! Compression, and zeros in free blocks of the old file system after a roll back.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -40,12 +41,14 @@ mod prepare;
 mod publish;
 mod record;
 mod records;
+mod roll_back;
 mod survey;
 mod trees;
 
 pub use error::{Error, Result};
 pub use prepare::{Options, Prepared, prepare};
 pub use publish::{Resumed, resume};
+pub use roll_back::roll_back;
 
 use buttress_format::{Generation, TreeId};
 

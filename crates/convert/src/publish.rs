@@ -12,7 +12,7 @@
 
 use crate::error::Result;
 use crate::layout::{Layout, Moved, UNIT_BYTES};
-use crate::record::{self, Record};
+use crate::record::{self, Purpose, Record};
 use buttress_device::Device;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_extfs::{SUPERBLOCK_BYTES as OLD_SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET as OLD_SUPERBLOCK};
@@ -39,6 +39,7 @@ pub(crate) fn publish(
     devices: &[DeviceItem],
 ) -> Result<()> {
     let record = Record {
+        purpose: Purpose::Publication,
         fsid: superblock.fsid,
         copies: layout.moved.clone(),
     };
@@ -57,7 +58,11 @@ pub fn resume(device: &Device) -> Result<Resumed> {
     let Some(record) = Record::read(device)? else {
         return Ok(Resumed::Nothing);
     };
-    let Some(superblock) = primary(device, record.fsid)? else {
+    let superblock = match record.purpose {
+        Purpose::Publication => primary(device, record.fsid)?,
+        Purpose::RollBack => None,
+    };
+    let Some(superblock) = superblock else {
         put_back(device, &record)?;
         return Ok(Resumed::PutBack);
     };
@@ -88,28 +93,39 @@ fn forget_old(device: &Device) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// Puts the old content of reserved ranges back, the bytes in place of the record last.
-fn put_back(device: &Device, record: &Record) -> Result<()> {
-    let record_end = record::OFFSET.exact_add(u64_of(record::BYTES));
-    let mut last = None;
+/// Puts the old content of reserved ranges back. The old superblock comes after all other bytes, and
+/// the bytes in place of the record come last. Superblocks of the new volume in units that the old
+/// file system does not use become zeros.
+pub(crate) fn put_back(device: &Device, record: &Record) -> Result<()> {
+    let mut boot_area = vec![0; UNIT_BYTES.narrow()];
     for copy in &record.copies {
         let bytes = content(device, copy)?;
-        let from = copy.from.get();
-        if from > 0 {
-            device.write(from, &bytes)?;
-            continue;
+        if copy.from.get() == 0 {
+            boot_area = bytes;
+        } else {
+            device.write(copy.from.get(), &bytes)?;
         }
-        let (before, rest) = bytes.split_at(record::OFFSET.narrow());
-        let (own, after) = rest.split_at(record::BYTES);
-        device.write(0, before)?;
-        device.write(record_end, after)?;
-        last = Some(own.to_vec());
     }
+    for at in SUPERBLOCK_OFFSETS.map(|at| at.get()) {
+        let is_used = record.copies.iter().any(|copy| copy.from.get() == at);
+        if !is_used && at.exact_add(u64_of(SUPERBLOCK_BYTES)) <= device.size_bytes() {
+            device.write(at, &[0; SUPERBLOCK_BYTES])?;
+        }
+    }
+    let old_end = OLD_SUPERBLOCK.exact_add(u64_of(OLD_SUPERBLOCK_BYTES));
+    let (before_record, rest) = boot_area.split_at(record::OFFSET.narrow());
+    let (in_record, rest) = rest.split_at(record::BYTES);
+    let (superblock, rest) = rest.split_at(OLD_SUPERBLOCK_BYTES);
+    device.write(0, before_record)?;
+    device.write(old_end, rest)?;
     device.flush()?;
-    let last = last.unwrap_or_else(|| vec![0; record::BYTES]);
-    device.write(record::OFFSET, &last)?;
+    device.write(OLD_SUPERBLOCK, superblock)?;
+    device.flush()?;
+    device.write(record::OFFSET, in_record)?;
     Ok(device.flush()?)
 }
+
+const _: () = assert!(record::OFFSET + record::BYTES as u64 == OLD_SUPERBLOCK);
 
 /// Returns the old content of a unit.
 fn content(device: &Device, copy: &Moved) -> Result<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! The record of an unfinished publication: 512 bytes at byte 512 of the device.
+//! The record of an unfinished publication or roll back: 512 bytes at byte 512 of the device.
 //!
 //! Neither file system uses this place of the boot area. The record is one sector, so a power cut
 //! leaves the old bytes or the new ones. Its old bytes are in the copy of the first unit.
@@ -7,9 +7,10 @@
 //! |---|---|---|
 //! | 0 | 8 | `BUTTCONV` |
 //! | 8 | 4 | version, 1 |
-//! | 12 | 4 | number of copies |
-//! | 16 | 16 | fsid of the new volume |
-//! | 32 | 16 each | copies: first byte of the unit, first byte of the copy |
+//! | 12 | 4 | purpose: 1 publication, 2 roll back |
+//! | 16 | 4 | number of copies |
+//! | 20 | 16 | fsid of the new volume |
+//! | 36 | 16 each | copies: first byte of the unit, first byte of the copy |
 //! | 508 | 4 | CRC-32C of all bytes before |
 //!
 //! All numbers are little-endian.
@@ -28,7 +29,7 @@ pub(crate) const BYTES: usize = 512;
 
 const MAGIC: &[u8; 8] = b"BUTTCONV";
 const VERSION: u32 = 1;
-const HEAD_BYTES: usize = 32;
+const HEAD_BYTES: usize = 36;
 const COPY_BYTES: usize = 16;
 const CHECKSUM_AT: usize = BYTES - 4;
 /// The largest number of copies: all units of the reserved ranges.
@@ -36,9 +37,20 @@ const COPIES_MAX: usize = 18;
 
 const _: () = assert!(HEAD_BYTES + COPIES_MAX * COPY_BYTES <= CHECKSUM_AT);
 
-/// An unfinished publication.
+/// The change that a record guards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The new volume takes the place of the old file system.
+    Publication,
+    /// The old file system takes the place of the new volume.
+    RollBack,
+}
+
+/// An unfinished publication or roll back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
+    /// The change.
+    pub(crate) purpose: Purpose,
     /// The fsid of the new volume.
     pub(crate) fsid: Uuid,
     /// The copies of the old content of reserved ranges.
@@ -64,6 +76,11 @@ impl Record {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
+        let purpose: u32 = match self.purpose {
+            Purpose::Publication => 1,
+            Purpose::RollBack => 2,
+        };
+        bytes.extend_from_slice(&purpose.to_le_bytes());
         bytes.extend_from_slice(&self.copies.len().narrow::<u32>().to_le_bytes());
         bytes.extend_from_slice(self.fsid.as_bytes());
         for copy in &self.copies {
@@ -83,6 +100,7 @@ impl Record {
         let (covered, _) = bytes.split_at_checked(CHECKSUM_AT)?;
         let rest = covered.strip_prefix(MAGIC)?;
         let (version, rest) = rest.split_first_chunk()?;
+        let (purpose, rest) = rest.split_first_chunk()?;
         let (count, rest) = rest.split_first_chunk()?;
         let (fsid, rest) = rest.split_first_chunk()?;
         let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
@@ -99,6 +117,11 @@ impl Record {
             })
         };
         let record = Self {
+            purpose: match u32::from_le_bytes(*purpose) {
+                1 => Purpose::Publication,
+                2 => Purpose::RollBack,
+                _ => return None,
+            },
             fsid: Uuid::from_bytes(*fsid),
             copies: rest
                 .chunks_exact(COPY_BYTES)
@@ -118,6 +141,7 @@ mod tests {
     #[test]
     fn only_a_whole_record_is_read() {
         let record = Record {
+            purpose: Purpose::RollBack,
             fsid: Uuid::from_u128(7),
             copies: vec![Moved {
                 from: Physical::new(0),

@@ -1,10 +1,10 @@
-//! Power cuts at every write of a conversion: the old file system or the new volume survives.
+//! Power cuts at every write of a conversion and of a roll back: one of the file systems survives.
 
 use crate::mount::Image;
 use crate::options;
 use anyhow::{Result, ensure};
-use buttress_convert::{Resumed, prepare, resume};
-use buttress_device::{Backend, Device, MemoryBackend};
+use buttress_convert::{Resumed, prepare, resume, roll_back};
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_extfs::Ext;
 use buttress_format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use buttress_lab::crash::{CrashLab, Cuts};
@@ -12,7 +12,7 @@ use buttress_oracle::needs::any_missing;
 use buttress_oracle::skip::skips;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Returns an image with a file over the place of the second superblock.
 fn image() -> Result<Vec<u8>> {
@@ -63,58 +63,119 @@ fn check_new(device: &Device, old: &[u8], used: &[Range<usize>]) -> Result<(), S
     check_old(device, old, &others)
 }
 
+/// The old file system: its device's bytes and its used ranges.
+struct Old {
+    bytes: Vec<u8>,
+    used: Vec<Range<usize>>,
+}
+
+impl Old {
+    fn new() -> Result<Self> {
+        let bytes = image()?;
+        let volume = Ext::open(&Device::memory(bytes.clone()))?;
+        let mut used = Vec::new();
+        for range in volume.used_blocks() {
+            let range = range?;
+            // Blocks one by one, so that reserved ranges are ranges of their own.
+            let blocks = range.start.get() as usize..range.end.get() as usize;
+            used.extend(blocks.map(|block| block * 4096..(block + 1) * 4096));
+        }
+        ensure!(
+            used.contains(&(64 << 20..(64 << 20) + 4096)),
+            "no file is at the second superblock"
+        );
+        Ok(Self { bytes, used })
+    }
+
+    fn disk(&self) -> Arc<dyn Backend> {
+        Arc::new(MemoryBackend::new("disk", self.bytes.clone()))
+    }
+}
+
+/// Resumes the job of a device after a power cut. Returns whether the device holds the old file
+/// system, whole, and not the new volume, whole.
+fn resumed(device: &Device, old: &Old, outcomes: &Outcomes) -> Result<bool, String> {
+    let resumed = resume(device).map_err(|error| error.to_string())?;
+    // A second call has nothing to do.
+    if resume(device).map_err(|error| error.to_string())? != Resumed::Nothing {
+        return Err("the record is still there".to_owned());
+    }
+    *outcomes
+        .lock()
+        .unwrap()
+        .entry(format!("{resumed:?}"))
+        .or_default() += 1;
+    let is_old = Ext::open(device).is_ok();
+    if is_old {
+        check_old(device, &old.bytes, &old.used)?;
+    } else {
+        check_new(device, &old.bytes, &old.used)?;
+    }
+    Ok(is_old)
+}
+
+/// How often each outcome of `resume` was seen.
+type Outcomes = Mutex<BTreeMap<String, u32>>;
+
 #[test]
-fn power_cuts_leave_the_old_or_the_new_file_system() -> Result<()> {
+fn power_cuts_of_a_conversion_leave_one_file_system() -> Result<()> {
     if skips(any_missing(&["mkfs.ext4"])) {
         return Ok(());
     }
-    let old = image()?;
-    let volume = Ext::open(&Device::memory(old.clone()))?;
-    let mut used: Vec<Range<usize>> = Vec::new();
-    for range in volume.used_blocks() {
-        let range = range?;
-        // Pieces of 64 KiB, so that reserved ranges are pieces of their own.
-        used.extend(
-            (range.start.get()..range.end.get())
-                .map(|block| block as usize * 4096..(block as usize + 1) * 4096),
-        );
-    }
-    ensure!(
-        used.contains(&(64 << 20..(64 << 20) + 4096)),
-        "no file is at the second superblock"
-    );
-    let disk: Arc<dyn Backend> = Arc::new(MemoryBackend::new("disk", old.clone()));
-    let history = CrashLab::record([disk], |lab, devices| {
+    let old = Old::new()?;
+    let history = CrashLab::record([old.disk()], |lab, devices| {
         let prepared = prepare(&devices[0], &options(5))?;
         lab.mark(1);
         prepared.publish()?;
         lab.mark(2);
         anyhow::Ok(())
     })?;
-    let outcomes = std::sync::Mutex::new(BTreeMap::<String, u32>::new());
+    let outcomes = Outcomes::default();
     let verdict = history.judge(&Cuts::every().draws(3), |state| {
-        let device = state.devices().remove(0);
-        let resumed = resume(&device).map_err(|error| error.to_string())?;
-        // A second call has nothing to do.
-        if resume(&device).map_err(|error| error.to_string())? != Resumed::Nothing {
-            return Err("the record is still there".to_owned());
-        }
-        *outcomes
-            .lock()
-            .unwrap()
-            .entry(format!("{resumed:?}"))
-            .or_default() += 1;
-        let is_old = Ext::open(&device).is_ok();
-        match (is_old, state.last_mark()) {
+        match (resumed(&state.devices()[0], &old, &outcomes)?, state.last_mark()) {
             (true, Some(2)) => Err("the new volume is lost after its publication".to_owned()),
-            (true, _) => check_old(&device, &old, &used),
-            (false, Some(1 | 2)) => check_new(&device, &old, &used),
-            (false, _) => Err("the old file system is lost before the publication".to_owned()),
+            (false, None) => Err("the old file system is lost before the publication".to_owned()),
+            _ => Ok(()),
         }
     });
     let states = verdict.accepted()?;
     let outcomes = outcomes.into_inner()?;
-    println!("{states} states: {outcomes:?}");
-    ensure!(outcomes.len() == 3, "not every outcome was seen: {outcomes:?}");
+    ensure!(
+        outcomes.len() == 3,
+        "not every outcome was seen in {states} states: {outcomes:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn power_cuts_of_a_roll_back_leave_one_file_system() -> Result<()> {
+    if skips(any_missing(&["mkfs.ext4"])) {
+        return Ok(());
+    }
+    let old = Old::new()?;
+    let disk = old.disk();
+    prepare(
+        &Device::with_backend(Arc::clone(&disk), Engine::Inline),
+        &options(6),
+    )?
+    .publish()?;
+    let history = CrashLab::record([disk], |lab, devices| {
+        roll_back(&devices[0])?;
+        lab.mark(1);
+        anyhow::Ok(())
+    })?;
+    let outcomes = Outcomes::default();
+    let verdict = history.judge(&Cuts::every().draws(10), |state| {
+        match (resumed(&state.devices()[0], &old, &outcomes)?, state.last_mark()) {
+            (false, Some(1)) => Err("the new volume is still there after the roll back".to_owned()),
+            _ => Ok(()),
+        }
+    });
+    let states = verdict.accepted()?;
+    let outcomes = outcomes.into_inner()?;
+    ensure!(
+        outcomes.contains_key("PutBack"),
+        "no roll back was resumed in {states} states: {outcomes:?}"
+    );
     Ok(())
 }

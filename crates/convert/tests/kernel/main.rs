@@ -16,7 +16,7 @@ mod fill;
 mod mount;
 
 use anyhow::{Context, Result, ensure};
-use buttress_convert::{Error, Options, prepare};
+use buttress_convert::{Error, Options, prepare, roll_back};
 use buttress_device::{Device, OpenOptions};
 use buttress_format::{Timestamp, Uuid};
 use buttress_mkfs::{Identity, Options as MakeOptions};
@@ -24,10 +24,11 @@ use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::{Manifest, expect_equal, of_directory};
 use buttress_oracle::skip::skips;
-use buttress_oracle::tools::kernel_missing;
+use buttress_oracle::tools::{kernel_missing, run};
 use mount::{Image, Mounted};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 /// Returns options with uuids of this process and conversion, because the kernel mounts an fsid once.
 fn options(conversion: u8) -> Options {
@@ -123,9 +124,42 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
     );
     new.retain(|path, _| !path.starts_with(b"ext2_saved"));
     ensure!(old_contents == contents(volume.path(), &new)?, "contents differ");
-    expect_equal("the new volume", &comparable(old), &comparable(new))?;
+    expect_equal("the new volume", &comparable(old.clone()), &comparable(new))?;
     compare_image(&volume, &before, &image)?;
-    volume.close()
+    volume.close()?;
+    let volume = Mount::new(std::slice::from_ref(&image.path), "rw")?;
+    std::fs::write(volume.path().join("new"), vec![1; 3 << 20])?;
+    std::fs::remove_file(volume.path().join("content-20000000"))?;
+    volume.close()?;
+    roll_back(&device(&image)?)?;
+    let after = std::fs::read(&image.path)?;
+    for range in used_bytes(&before)? {
+        ensure!(
+            before[range.clone()] == after[range.clone()],
+            "bytes {range:?} differ after the roll back"
+        );
+    }
+    run(Command::new("e2fsck").arg("-fn").arg(&image.path))?;
+    let mounted = Mounted::new(&image.path, "ro")?;
+    expect_equal(
+        "the old file system, put back",
+        &old,
+        &of_directory(mounted.path())?,
+    )?;
+    mounted.close()
+}
+
+/// Returns the ranges of used bytes of an old file system.
+fn used_bytes(bytes: &[u8]) -> Result<Vec<std::ops::Range<usize>>> {
+    let old = buttress_extfs::Ext::open(&Device::memory(bytes.to_vec()))?;
+    let block_bytes = u64::from(old.superblock().block_bytes);
+    let range = |range: buttress_extfs::BlockRange| {
+        (range.start.get() * block_bytes) as usize..(range.end.get() * block_bytes) as usize
+    };
+    Ok(old
+        .used_blocks()
+        .map(|used| used.map(range))
+        .collect::<Result<_, _>>()?)
 }
 
 /// The saved image has all used bytes of the old file system. Free blocks read as zeros.
@@ -135,19 +169,11 @@ fn compare_image(volume: &Mount, before: &[u8], image: &Image) -> Result<()> {
         saved.metadata()?.len() == before.len() as u64,
         "the size of the saved image"
     );
-    let old = buttress_extfs::Ext::open(&Device::memory(before.to_vec()))?;
-    let block_bytes = u64::from(old.superblock().block_bytes);
-    for range in old.used_blocks() {
-        let range = range?;
-        let (start, end) = (range.start.get() * block_bytes, range.end.get() * block_bytes);
-        let mut bytes = vec![0; (end - start) as usize];
-        saved.read_exact_at(&mut bytes, start)?;
-        let expected = &before[start as usize..end as usize];
-        ensure!(
-            bytes == expected,
-            "bytes {start} to {end} of {}",
-            image.path.display()
-        );
+    for range in used_bytes(before)? {
+        let mut bytes = vec![0; range.len()];
+        saved.read_exact_at(&mut bytes, range.start as u64)?;
+        let expected = &before[range.clone()];
+        ensure!(bytes == expected, "bytes {range:?} of {}", image.path.display());
     }
     Ok(())
 }

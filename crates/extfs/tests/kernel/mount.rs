@@ -7,9 +7,14 @@ use buttress_oracle::tools::run;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The needs of tests that mount.
 pub(crate) const NEEDS: [&str; 4] = ["root", "loop-devices", "mkfs.ext4", "setfacl"];
+
+/// The number of further tries to unmount, and the pause before each.
+const UMOUNT_RETRIES: u32 = 100;
+const UMOUNT_PAUSE: Duration = Duration::from_millis(50);
 
 /// An image in a folder of its own.
 pub(crate) struct Image {
@@ -69,7 +74,17 @@ impl Mounted {
         let Some(folder) = self.folder.take() else {
             return Ok(());
         };
-        if let Err(error) = run(Command::new("umount").arg(folder.path())) {
+        // A program that another test is starting can hold a file of this mount for a moment.
+        let umount = || run(Command::new("umount").arg(folder.path()));
+        let mut unmounted = umount();
+        for _ in 0..UMOUNT_RETRIES {
+            if unmounted.is_ok() {
+                break;
+            }
+            std::thread::sleep(UMOUNT_PAUSE);
+            unmounted = umount();
+        }
+        if let Err(error) = unmounted {
             // The folder is still a mount point, so it must not be removed.
             let kept = folder.keep();
             return Err(error).with_context(|| format!("{} stays mounted", kept.display()));
