@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The crates whose circles the table holds.
-const CRATES: [&str; 8] = [
-    "accounts", "check", "engine", "format", "fs", "tree", "volume", "writer",
+const CRATES: [&str; 11] = [
+    "accounts", "check", "engine", "extfs", "format", "fs", "repair", "salvage", "tree", "volume", "writer",
 ];
 
 /// Path of the table of module circles, below the workspace root.

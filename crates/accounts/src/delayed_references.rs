@@ -15,8 +15,10 @@ use crate::back_references::DelayedReferencesOf;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, InodeNumber, Key, Logical, TreeId};
 use buttress_fs::error::Defect;
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
+
+mod changes;
+pub use changes::Changes;
 
 /// A reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +82,7 @@ pub struct Pending {
     /// The tree for which a tree block was made, if the edit that dropped its reference knew it.
     pub owner: Option<TreeId>,
     /// Changes of reference counts, never zero.
-    pub changes: SmallVec<[(Reference, i64); 2]>,
+    pub changes: Changes,
     /// Whether the block's references to its children change to full back references.
     pub full_backref: bool,
 }
@@ -162,17 +164,7 @@ impl DelayedReferences {
     ) {
         self.queued = self.queued.exact_add(i128::from(by));
         let entry = self.entry(logical, length, kind);
-        match entry.changes.iter().position(|(other, _)| *other == reference) {
-            Some(position) => {
-                if let Some((_, count)) = entry.changes.get_mut(position) {
-                    *count = count.exact_add(by);
-                    if *count == 0 {
-                        entry.changes.swap_remove(position);
-                    }
-                }
-            }
-            None => entry.changes.push((reference, by)),
-        }
+        entry.changes.add(reference, by);
         if entry.is_void() {
             self.pending.remove(&logical);
         }
@@ -243,7 +235,7 @@ impl DelayedReferences {
             kind,
             created: None,
             owner: None,
-            changes: SmallVec::new(),
+            changes: Changes::default(),
             full_backref: false,
         })
     }

@@ -11,13 +11,13 @@ use crate::gather;
 use crate::layout::Layout;
 use crate::options::{BuildOptions, Size};
 use crate::source::{Contents, Source};
-use crate::spool::SpoolFolder;
 use crate::write;
 use buttress_device::Device;
 use buttress_format::{ByteCount, Timestamp};
 use buttress_fs::Progress;
 use buttress_mkfs::parts::Settings;
 use buttress_mkfs::{Identity, Made};
+use buttress_packing::SpoolFolder;
 use std::sync::Arc;
 
 /// An adapter's decision on an entry.

@@ -10,9 +10,7 @@ use crate::content::{Data, Digest};
 use crate::error::{Error, Result};
 use crate::layout::{FileInfo, GENERATION};
 use crate::sharing::Sharing;
-use crate::sort::Sorter;
 use crate::space::DataSpace;
-use crate::spool::Spool;
 use crate::write::DataParts;
 use buttress_device::Buffer;
 use buttress_exact::{Exact as _, at_most};
@@ -20,6 +18,8 @@ use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, InodeNumber, Logical, TreeId,
 };
 use buttress_mkfs::PlannedChunk;
+use buttress_packing::Sorter;
+use buttress_packing::Spool;
 use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
 use crossbeam_channel::Sender;
 use std::collections::HashMap;
@@ -222,7 +222,7 @@ impl<'a> DataWriter<'a> {
             extent.at,
         ];
         let key: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
-        self.references.push(&key, &extent.stored_bytes.to_le_bytes())
+        Ok(self.references.push(&key, &extent.stored_bytes.to_le_bytes())?)
     }
 
     fn checksum(&mut self, logical: Logical, bytes: u64, checksums: &[u8]) -> Result<()> {
@@ -232,7 +232,7 @@ impl<'a> DataWriter<'a> {
         self.checksums.append(&logical.get().to_le_bytes())?;
         self.checksums.append(&bytes.to_le_bytes())?;
         self.checksums.append(&(checksums.len() as u64).to_le_bytes())?;
-        self.checksums.append(checksums)
+        Ok(self.checksums.append(checksums)?)
     }
 
     fn take(&mut self, wanted: u64, whole: bool) -> Result<(Logical, u64)> {

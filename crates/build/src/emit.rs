@@ -6,19 +6,20 @@
 //! comes. During this pass, a thread writes data to the devices. The pass keeps tree blocks aside,
 //! because their places are known only when the data ends.
 
-use crate::blocks::{BlockLog, Packer, Root};
+use crate::blocks::BlockLog;
 use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method, span};
 use crate::data::{DataWriter, Extent, Owner};
 use crate::entry::{Compress, ShareKey};
 use crate::error::{Error, Result};
 use crate::layout::{FileInfo, GENERATION, INODE_ITEM_BYTES, item_place};
-use crate::sort::{Record, SortedReader};
 use buttress_format::inode::RawInodeItem;
 use buttress_format::{
     ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, InodeFlags, InodeItem, InodeNumber,
     ItemType, Key, TreeId,
 };
 use buttress_fs::Progress;
+use buttress_packing::{PackedRoot, Packer};
+use buttress_packing::{Record, SortedReader};
 use core::ops::Range;
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -123,7 +124,7 @@ pub(crate) struct Emitter<'a> {
     segments: Option<MoreSegments>,
     seen: HashMap<Arc<SameKey>, Option<SharedContent>>,
     packer: Option<(TreeId, Packer)>,
-    roots: Vec<Root>,
+    roots: Vec<PackedRoot>,
     open: Option<OpenFile>,
     /// Items of one key, gathered until the next key.
     merging: Option<(TreeId, Key, Vec<u8>)>,
@@ -150,7 +151,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Processes all sorted items. Returns the roots of the trees.
-    pub(crate) fn run(mut self, mut items: SortedReader<'_>) -> Result<(Vec<Root>, DataWriter<'a>)> {
+    pub(crate) fn run(mut self, mut items: SortedReader<'_>) -> Result<(Vec<PackedRoot>, DataWriter<'a>)> {
         let mut record = Record::default();
         let mut has_record = items.next(&mut record)?;
         loop {

@@ -3,6 +3,7 @@
 use crate::source::SourceError;
 use buttress_format::{ByteCount, ErrorKind, ItemProblem};
 use buttress_mkfs as mkfs;
+use buttress_packing as packing;
 use std::path::PathBuf;
 
 /// The error of building an image.
@@ -142,6 +143,19 @@ impl From<buttress_volume::Error> for Error {
 impl From<buttress_device::IoError> for Error {
     fn from(error: buttress_device::IoError) -> Self {
         Self::Volume(error.into())
+    }
+}
+
+impl From<packing::Error> for Error {
+    fn from(error: packing::Error) -> Self {
+        match error {
+            packing::Error::Spool { folder, cause } => Self::Spool { folder, cause },
+            packing::Error::Defect { what } => Self::Defect { what },
+            // The builder's places and sinks return no error of their own.
+            _ => Self::Defect {
+                what: "an unknown error of packing",
+            },
+        }
     }
 }
 

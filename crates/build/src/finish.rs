@@ -7,12 +7,10 @@
 //! ends after a few rounds, because more blocks can only mean more items. The trees are packed only
 //! when the numbers of blocks stay unchanged.
 
-use crate::blocks::{BlockLog, Packer, Root, Shape};
+use crate::blocks::{BlockLog, tree_of};
 use crate::error::{Error, Result};
 use crate::layout::{GENERATION, Layout};
-use crate::sort::Sorted;
 use crate::space::{Placer, UsedChunk};
-use crate::spool::{SpoolFolder, Spooled};
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, CompatRo, DeviceItem, Incompat, InodeNumber, Key, Logical, Superblock,
     TreeId,
@@ -22,6 +20,9 @@ use buttress_mkfs::parts::{
     directory_inode, empty_superblock, free_space, in_order,
 };
 use buttress_mkfs::{Identity, PlannedChunk};
+use buttress_packing::Sorted;
+use buttress_packing::{PackedRoot, Packer, Shape};
+use buttress_packing::{SpoolFolder, Spooled};
 
 mod checksums;
 mod extents;
@@ -38,7 +39,7 @@ pub(crate) struct Finish<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) identity: &'a Identity,
     pub(crate) layout: &'a Layout,
-    pub(crate) roots: Vec<Root>,
+    pub(crate) roots: Vec<PackedRoot>,
     pub(crate) references: Sorted,
     pub(crate) checksums: Spooled,
     pub(crate) data: Vec<UsedChunk>,
@@ -201,13 +202,14 @@ impl Finish<'_> {
             extent.push(&key, data.len());
             Ok(())
         })?;
-        let empty_root = |id| Root {
+        let empty_root = |id| PackedRoot {
+            generation: GENERATION,
             id,
             logical: Logical::MIN,
             level: 0,
             blocks: 0,
         };
-        let roots: Vec<Root> = self.all_trees().into_iter().map(empty_root).collect();
+        let roots: Vec<PackedRoot> = self.all_trees().into_iter().map(empty_root).collect();
         Ok(Guess {
             extent: extent.finish(),
             free_space: match has(CompatRo::FREE_SPACE_TREE) {
@@ -228,11 +230,11 @@ impl Finish<'_> {
     fn settle(mut self, log: &mut BlockLog, guess: &Guess, plan: Plan) -> Result<Finished> {
         let mut chunk_blocks = BlockLog::new(log.format, self.system.logical, self.folder, 64 << 20);
         let before = log.notes().len();
-        let mut extents = Packer::new(TreeId::EXTENT);
+        let mut extents = Packer::new(TreeId::EXTENT, log.format);
         // The guess describes the tree blocks that are not packed yet.
         let known = log.listing().clone();
         self.extent_items(&known, guess, &plan, &mut |key, data| {
-            extents.push(log, &key, &data)
+            Ok(extents.push(log, &key, &data)?)
         })?;
         self.roots.push(extents.finish(log)?.0);
         if self.settings.compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
@@ -271,16 +273,16 @@ impl Finish<'_> {
         Ok(())
     }
 
-    fn superblock(&self, plan: &Plan, root: &Root, chunk_root: &Root) -> Superblock {
+    fn superblock(&self, plan: &Plan, root: &PackedRoot, chunk_root: &PackedRoot) -> Superblock {
         let empty = empty_superblock(self.settings, self.identity, &plan.devices);
         let used = plan
             .chunks
             .iter()
             .fold(0_u64, |sum, chunk| sum.saturating_add(chunk.used));
         let root_of = |id| match id {
-            TreeId::ROOT => Some(root.tree()),
-            TreeId::CHUNK => Some(chunk_root.tree()),
-            _ => self.roots.iter().find(|root| root.id == id).map(Root::tree),
+            TreeId::ROOT => Some(tree_of(root)),
+            TreeId::CHUNK => Some(tree_of(chunk_root)),
+            _ => self.roots.iter().find(|root| root.id == id).map(tree_of),
         };
         let system = self
             .system
@@ -325,8 +327,8 @@ impl Plan {
     }
 }
 
-fn pack(log: &mut BlockLog, id: TreeId, items: Vec<Item>) -> Result<Root> {
-    let mut packer = Packer::new(id);
+fn pack(log: &mut BlockLog, id: TreeId, items: Vec<Item>) -> Result<PackedRoot> {
+    let mut packer = Packer::new(id, log.format);
     for (key, data) in items {
         packer.push(log, &key, &data)?;
     }

@@ -8,15 +8,15 @@ use crate::layout::{Rules, lay_out};
 use crate::links::{push_link, resolve};
 use crate::options::{BuildOptions, Owners};
 use crate::record::Encoder;
-use crate::sort::Sorter;
 use crate::sort_key::{Class, Order, Place, sort_key};
 use crate::source::{Contents, LocatorContents};
-use crate::spool::SpoolFolder;
 use crate::tree::{Settling, Tree};
 use buttress_exact::Exact as _;
 use buttress_format::Timestamp;
 use buttress_fs::Progress;
 use buttress_mkfs::parts::Settings;
+use buttress_packing::Sorter;
+use buttress_packing::SpoolFolder;
 use std::sync::Arc;
 
 /// The divisor of the memory limit for the sorter of entries, and for the sorter of items.
@@ -171,5 +171,5 @@ fn add(records: &mut Sorter, links: &mut Sorter, source: u16, entry: &Entry, lef
     }
     let mut encoder = Encoder::default();
     encoder.entry(entry);
-    records.push(&key, &encoder.0)
+    Ok(records.push(&key, &encoder.0)?)
 }

@@ -10,8 +10,8 @@ use crate::entry::{Attributes, Entry, EntryKind, EntryPath, SubvolumeMark};
 use crate::error::{Error, Result, shown};
 use crate::links::{Links, group_of_key};
 use crate::record::Decoder;
-use crate::sort::{Record, Sorted, SortedReader};
 use crate::sort_key::{Class, Order, Place, place};
+use buttress_packing::{Record, Sorted, SortedReader};
 
 /// An entry of the tree.
 #[derive(Debug)]

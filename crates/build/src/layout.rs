@@ -8,8 +8,6 @@
 use crate::entry::{Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, SubvolumeMark};
 use crate::error::{Error, Result, shown};
 use crate::record::{Decoder, Encoder};
-use crate::sort::{Sorted, Sorter};
-use crate::spool::SpoolFolder;
 use crate::tree::{Name, Tree, is_below};
 use buttress_format::node::edit::leaf_data_bytes_max;
 use buttress_format::{
@@ -18,6 +16,8 @@ use buttress_format::{
 };
 use buttress_fs::NodeKind;
 use buttress_fs::Progress;
+use buttress_packing::SpoolFolder;
+use buttress_packing::{Sorted, Sorter};
 use std::collections::HashMap;
 
 /// The generation of all built blocks.
@@ -332,7 +332,7 @@ impl Pass<'_> {
         // Each item in a leaf has a header.
         let taken = (data.len() as u64).saturating_add(25);
         self.totals.item_bytes = self.totals.item_bytes.saturating_add(taken);
-        self.items.push(&item_key(tree, key), data)
+        Ok(self.items.push(&item_key(tree, key), data)?)
     }
 
     /// Adds a directory and makes it the innermost one.

@@ -20,15 +20,16 @@
 //! | [`directory`] | a directory of the system as a source |
 //! | [`options`], [`error`] | the options of the volume; the reasons of a failure |
 //! | [`builder`] | [`ImageBuilder`] |
-//! | `gather`, `ahead`, `record`, `sort`, `sort_key`, `spool` | entries in order, on disk if they exceed the memory |
+//! | `gather`, `ahead`, `record`, `sort_key` | entries in order, on disk if they exceed the memory |
 //! | `layers`, `links`, `tree` | the merged tree of several sources, and the names of one inode |
 //! | `layout` | inode numbers; items of everything except content |
 //! | `emit`, `content`, `data` | the pass that reads contents, packs items, copies snapshots' roots and assigns data addresses |
 //! | `sharing` | contents that are shared with the files of a source instead of copied |
-//! | `blocks`, `space` | packed trees; the places of chunks |
+//! | `blocks`, `space` | the blocks of packed trees; the places of chunks |
 //! | `finish`, `write` | the trees that describe the volume; the order of writes |
 //!
-//! docs/images.md describes their cooperation.
+//! The crate `packing` sorts records and packs trees. docs/images.md describes the cooperation of
+//! all modules.
 //!
 //! # Left out
 //!
@@ -57,11 +58,9 @@ mod links;
 pub mod options;
 mod record;
 mod sharing;
-mod sort;
 mod sort_key;
 pub mod source;
 mod space;
-mod spool;
 mod tree;
 mod write;
 

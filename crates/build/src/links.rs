@@ -11,9 +11,9 @@
 use crate::entry::{EntryKind, EntryPath, LinkKey};
 use crate::error::{Error, Result, shown};
 use crate::record::Decoder;
-use crate::sort::{Record, Sorted, Sorter};
 use crate::sort_key::{Class, Place, place, same_path_and_source, sort_key};
-use crate::spool::SpoolFolder;
+use buttress_packing::SpoolFolder;
+use buttress_packing::{Record, Sorted, Sorter};
 
 /// The maximum length of a chain of hard links to hard links.
 const CHAIN_MAX: usize = 40;
@@ -44,7 +44,7 @@ pub(crate) fn push_link(
     link_key: &[u8],
 ) -> Result<()> {
     let wanted = sort_key(target.as_bytes(), link.order, Class::Last);
-    pending.push(&wanted, link_key)
+    Ok(pending.push(&wanted, link_key)?)
 }
 
 /// Follows all hard links to their inodes.
@@ -129,7 +129,7 @@ fn follow(
                 None => [&[0][..], &target.key].concat(),
             };
             links.push(&want.payload, &group)?;
-            targets.push(&target.key, &group)
+            Ok(targets.push(&target.key, &group)?)
         }
     }
 }

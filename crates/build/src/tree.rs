@@ -11,10 +11,10 @@ use crate::error::{Error, Result, shown};
 use crate::layers::{Placed, marked, merge};
 use crate::links::Links;
 use crate::record::{Decoder, Encoder};
-use crate::sort::{Record, Sorted, SortedReader, Sorter};
-use crate::spool::{Spool, SpoolFolder, SpoolReader, Spooled};
 use buttress_exact::Exact as _;
 use buttress_format::{ChecksumType, TreeId};
+use buttress_packing::{Record, Sorted, SortedReader, Sorter};
+use buttress_packing::{Spool, SpoolFolder, SpoolReader, Spooled};
 use std::collections::HashMap;
 
 /// The first id of a subvolume other than the top level.
@@ -169,7 +169,7 @@ impl Numbering<'_> {
             problem: format!("its attributes are too long (found {} bytes)", encoder.0.len()),
         })?;
         self.names.append(&length.to_le_bytes())?;
-        self.names.append(&encoder.0)
+        Ok(self.names.append(&encoder.0)?)
     }
 
     /// Records a name, and its inode if the name has one, under the name's group. Hidden inodes go
@@ -248,7 +248,7 @@ fn settle(groups: &Sorted, folder: &SpoolFolder, memory: usize) -> Result<Sorted
         }
     }
     group.settle(&mut linked)?;
-    linked.finish()
+    Ok(linked.finish()?)
 }
 
 impl Group {

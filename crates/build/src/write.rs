@@ -4,7 +4,7 @@
 //! flush, and superblocks. After a failure at any moment, the devices hold no volume, neither the
 //! old one nor a half of the new one.
 
-use crate::blocks::{BlockFormat, BlockLog};
+use crate::blocks::BlockLog;
 use crate::builder::Gathered;
 use crate::content::{Shop, inline_bytes_max, work};
 use crate::data::DataWriter;
@@ -14,9 +14,7 @@ use crate::finish::{Finish, Finished, Sizes};
 use crate::layout::{GENERATION, Totals};
 use crate::options::Size;
 use crate::sharing::{self, Sharing};
-use crate::sort::Sorter;
 use crate::space::{DataSpace, Placer};
-use crate::spool::{Spool, Spooled};
 use buttress_device::{Buffer, Device};
 use buttress_exact::{Exact as _, at_most};
 use buttress_format::{BlockGroupFlags, ByteCount, Logical, Profile};
@@ -25,6 +23,9 @@ use buttress_mkfs::parts::{
     Settings, device_items, empty_superblock, forget_superblocks, usable_sizes, wipe,
 };
 use buttress_mkfs::{self as mkfs, Identity, Made, PlannedChunk};
+use buttress_packing::BlockFormat;
+use buttress_packing::Sorter;
+use buttress_packing::{Spool, Spooled};
 use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::thread;
@@ -302,7 +303,7 @@ impl Writing<'_> {
         space: DataSpace,
         memory: usize,
         log: &'b mut BlockLog,
-    ) -> Result<(Vec<crate::blocks::Root>, DataParts)> {
+    ) -> Result<(Vec<buttress_packing::PackedRoot>, DataParts)> {
         let (settings, options) = (&self.gathered.settings, &self.gathered.options);
         let shop = Shop {
             contents: self.gathered.contents.clone(),

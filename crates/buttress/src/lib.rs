@@ -18,6 +18,7 @@
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
 //! | write and restore metadata dumps | [`dump`] |
+//! | repair what a check finds | [`repair`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
 //! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`]
@@ -110,6 +111,7 @@
 //! | `stream` | sending and receiving snapshots |
 //! | `check` | checking every cross-reference |
 //! | `scrub` | reading and repairing every copy, and healing while a volume is in use |
+//! | `repair` | repairing what a check finds |
 //! | `build`, `sources` | images of whole trees, archives, containers and plans |
 //! | `full` | all of these |
 //!
@@ -284,6 +286,18 @@ pub mod quota {
     pub use buttress_writer::QuotaKind;
     #[cfg(feature = "write")]
     pub use buttress_writer::operations::{QuotaLimit, Rescanned};
+}
+
+/// Repairs of what [`Volume::check`] finds, on devices that are open for writing. Give devices with
+/// overlays: a repair cannot undo its commits.
+#[cfg(feature = "repair")]
+pub mod repair {
+    pub use buttress_repair::{
+        Applied, Done, Edit, Kept, Left, Loss, Options, Outcome, Plan, RepairKind, Step, guard::Lost, kinds,
+        plan, severity,
+    };
+
+    pub use crate::volume::repairing::run;
 }
 
 /// Jobs over every copy of a volume: scrubs, resynchronisation of devices that missed commits,

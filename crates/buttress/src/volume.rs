@@ -9,6 +9,8 @@ mod checking;
 mod devices;
 mod inodes;
 mod quotas;
+#[cfg(feature = "repair")]
+pub(crate) mod repairing;
 #[cfg(feature = "scrub")]
 mod scrubbing;
 #[cfg(feature = "write")]

@@ -113,6 +113,60 @@ impl Context {
     }
 }
 
+/// Opens the volume on devices, and prints notices about it.
+fn open_on(
+    context: &Context,
+    image: &Path,
+    devices: Vec<Device>,
+    options: VolumeOptions,
+    writes: bool,
+) -> Result<Volume> {
+    let opened = options.open_devices(devices);
+    let volume = opened.map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
+    // Notices need the image's name, because a command may open several volumes.
+    let name = image.display().to_string();
+    for notice in volume.notices() {
+        if writes && matches!(notice, Notice::PendingLog { .. }) {
+            // At the next turn, the log tree is replayed.
+            continue;
+        }
+        let text = notice.to_string();
+        if text.contains(&name) {
+            context.warn(text);
+        } else {
+            context.warn(format_args!("{name}: {text}"));
+        }
+    }
+    Ok(volume)
+}
+
+/// Opens the volume on devices for a check, like [`Context::open_for_check`].
+pub(crate) fn open_for_check_on(context: &Context, image: &Path, devices: Vec<Device>) -> Result<Volume> {
+    let options = context.volume_options().for_inspection();
+    let opened = open_on(context, image, devices, options, false);
+    opened.map_err(|error| error.context(Opening))
+}
+
+/// Opens an image or device, and those of `--device`, with the overlays that begin with `overlay`.
+/// A reader uses only the overlays that exist.
+pub(crate) fn open_devices_over(
+    context: &Context,
+    image: &Path,
+    overlay: Option<&Path>,
+    options: &DeviceOptions,
+) -> Result<Vec<Device>> {
+    let paths = std::iter::once(image).chain(context.globals().devices.iter().map(PathBuf::as_path));
+    let opened = paths.enumerate().map(|(number, path)| {
+        let overlay = overlay.map(|first| numbered(first, number));
+        let options = DeviceOptions {
+            overlay: overlay.filter(|overlay| options.write || overlay.exists()),
+            ..options.clone()
+        };
+        context.open_device(path, &options)
+    });
+    opened.collect()
+}
+
 /// Returns the overlay file of an image by its index: `first` for the first image, the same name
 /// with `.2` appended for the second.
 pub(crate) fn numbered(first: &Path, index: usize) -> PathBuf {
@@ -299,24 +353,7 @@ impl Context {
         let writes = devices.write;
         let devices = self.open_devices_with(images, devices)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
-        let opened = options.open_devices(devices);
-        let volume =
-            opened.map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
-        // Notices need the image's name, because a command may open several volumes.
-        let name = image.display().to_string();
-        for notice in volume.notices() {
-            if writes && matches!(notice, Notice::PendingLog { .. }) {
-                // At the next turn, the log tree is replayed.
-                continue;
-            }
-            let text = notice.to_string();
-            if text.contains(&name) {
-                self.warn(text);
-            } else {
-                self.warn(format_args!("{name}: {text}"));
-            }
-        }
-        Ok(volume)
+        open_on(self, image, devices, options, writes)
     }
 
     /// Opens the volume of a target and resolves its path.

@@ -8,6 +8,7 @@
 use buttress_exact::Exact as _;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 #[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
 
@@ -79,6 +80,17 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn read_telling_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<Source> {
         self.read_vectored_at(offset_bytes, buffers)?;
         Ok(Source::Medium)
+    }
+
+    /// Returns the first range at or after `from_bytes` that may hold bytes other than zero, or
+    /// `None` if only zeros follow. The range is not empty and ends within the device. A backend
+    /// that does not know its holes returns the rest of the device.
+    ///
+    /// # Errors
+    /// Fails if the medium fails.
+    fn next_data(&self, from_bytes: u64) -> io::Result<Option<Range<u64>>> {
+        let size_bytes = self.size_bytes();
+        Ok((from_bytes < size_bytes).then_some(from_bytes..size_bytes))
     }
 
     /// Writes all of `bytes` from `offset_bytes` on. The bytes are durable only after a

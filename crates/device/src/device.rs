@@ -1,6 +1,7 @@
 //! A device as the layers above see it: bytes with a size, for single or batched requests.
 
 use std::fmt;
+use std::ops::Range;
 #[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -308,6 +309,32 @@ impl Device {
         let core = self.core();
         let result = core.backend.set_size(size_bytes);
         result.map_err(|cause| core.error(Operation::Resize, 0, 0, &cause))
+    }
+
+    /// Returns the first range at or after `from_bytes` that may hold bytes other than zero, or
+    /// `None` if only zeros follow. Jobs that read whole devices use it to skip holes of image
+    /// files.
+    ///
+    /// # Errors
+    /// Fails as [`Backend::next_data`] does.
+    pub fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        let core = self.core();
+        let found = core.backend.next_data(from_bytes);
+        found.map_err(|cause| core.error(Operation::Read, from_bytes, 0, &cause))
+    }
+
+    /// Returns the time of the image file's last change, as it was when the device was opened, in
+    /// seconds and nanoseconds since 1970. Returns `None` for block devices and other backends.
+    #[must_use]
+    pub fn changed_at(&self) -> Option<(i64, u32)> {
+        #[cfg(target_os = "linux")]
+        let state = self.inner.base_state.as_ref();
+        #[cfg(target_os = "linux")]
+        let time = state.map(|state| (state.changed_seconds, state.changed_nanoseconds));
+        #[cfg(not(target_os = "linux"))]
+        let time = None;
+        // A block device has no time of its own.
+        time.filter(|time| *time != (0, 0))
     }
 
     /// Returns the name for messages: the path, or the name of the backend.

@@ -31,6 +31,7 @@ use buttress_exact::{Exact as _, at_most};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -253,6 +254,17 @@ impl Backend for FileBackend {
         self.file.set_len(size_bytes)?;
         self.size_bytes.store(size_bytes, Ordering::Release);
         self.file.sync_all()
+    }
+
+    fn next_data(&self, from_bytes: u64) -> io::Result<Option<Range<u64>>> {
+        let size_bytes = self.size();
+        if from_bytes >= size_bytes {
+            return Ok(None);
+        }
+        if self.is_block_device {
+            return Ok(Some(from_bytes..size_bytes));
+        }
+        system::next_data(&self.file, from_bytes, size_bytes)
     }
 
     fn sector_bytes(&self) -> u32 {

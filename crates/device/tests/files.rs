@@ -492,3 +492,42 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
         assert_eq!(device.statistics().since(&before).reads.requests, 1, "{engine}");
     }
 }
+
+/// A scan skips holes: every byte outside of the ranges of data is zero.
+#[test]
+fn ranges_of_data_hold_every_written_byte() {
+    let file = image(8 << 20);
+    for at in [0, 1 << 20, (3 << 20) + 5000, (8 << 20) - 1] {
+        file.as_file().write_all_at(&[1], at).unwrap();
+    }
+    let partition = Offset::Bytes(1 << 20);
+    for (partition, start) in [(Offset::Whole, 0), (partition, 1 << 20)] {
+        let options = OpenOptions {
+            partition,
+            ..OpenOptions::default()
+        };
+        let device = open(file.path(), &options);
+        let whole = device.read(0, device.size_bytes() as usize).unwrap();
+        let mut covered = vec![false; whole.len()];
+        let mut at = 0;
+        while let Some(data) = device.next_data(at).unwrap() {
+            assert!(at <= data.start && data.start < data.end && data.end <= device.size_bytes());
+            covered[data.start as usize..data.end as usize].fill(true);
+            at = data.end;
+        }
+        let lost = whole
+            .iter()
+            .zip(&covered)
+            .position(|(byte, covered)| *byte != 0 && !covered);
+        assert_eq!(lost, None, "from {start} on");
+        assert!(
+            covered.iter().any(|covered| !covered),
+            "the host file system reports holes"
+        );
+        assert_eq!(device.next_data(device.size_bytes()).unwrap(), None);
+        // Inside of data, the range begins at the given byte.
+        assert_eq!(device.next_data(7).unwrap().unwrap().start, 7);
+    }
+    let memory = Device::memory(vec![0; 4096]);
+    assert_eq!(memory.next_data(9).unwrap(), Some(9..4096));
+}

@@ -55,7 +55,7 @@ impl Index {
             return Err(damaged("no cluster begins here", number(0).unwrap_or(0), MAGIC));
         }
         if number(8) != Some(offset) {
-            // Clamp: as above.
+            // Clamp: the block is longer than its head, so the number is there.
             return Err(damaged(
                 "the cluster is at another offset",
                 number(8).unwrap_or(0),

@@ -78,6 +78,7 @@ pub fn restore<R: Read + Seek>(input: &mut R, devices: &[Device], progress: &Pro
 
 /// Returns whether an item at its logical address covers the place of a superblock.
 fn is_over_superblock(item: &DumpItem) -> bool {
+    // Clamp: an item past the last address covers no superblock.
     let end = item.logical.saturating_add(item.bytes.len() as u64);
     SUPERBLOCK_OFFSETS.iter().any(|at| {
         let superblock_end = at.get().exact_add(SUPERBLOCK_BYTES as u64);

@@ -79,6 +79,7 @@ fn compress(items: &mut [DumpItem], level: u32, threads: usize) -> io::Result<()
         let running: Vec<_> = parts
             .map(|part| scope.spawn(move || part.iter_mut().try_for_each(|item| deflate(item, level))))
             .collect();
+        // Clamp: a panic of a thread becomes an error of the dump.
         let joined = running.into_iter().map(|thread| {
             let panicked = |_| Err(io::Error::other("a thread that compresses has panicked"));
             thread.join().unwrap_or_else(panicked)

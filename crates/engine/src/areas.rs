@@ -56,6 +56,14 @@ pub struct MemberDevices<'e> {
     pub(crate) engine: &'e Engine,
 }
 
+/// Repairs: edits of single items, without the meaning of an operation.
+///
+/// Invariant: see [`item_edits`](crate::item_edits).
+#[derive(Clone, Copy, Debug)]
+pub struct ItemEdits<'e> {
+    pub(crate) engine: &'e Engine,
+}
+
 /// The replacement of a device: starts, records and ends it.
 ///
 /// Invariants:

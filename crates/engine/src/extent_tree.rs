@@ -248,9 +248,8 @@ impl ExtentTree<'_> {
     fn apply_changes(&mut self, item: &mut ExtentItem, pending: &Pending, mut has_keyed: bool) -> Result<()> {
         let limit = InlineLimit::of(self.running.core.format.node_bytes).0;
         // Negative changes of references come first, so that the item has space for new references.
-        let mut changes = pending.changes.clone();
-        changes.sort_unstable_by_key(|(reference, change)| (*change > 0, *reference));
-        for (reference, change) in changes {
+        let by_sign = |(reference, change): &(Reference, i64)| (*change > 0, *reference);
+        for (reference, change) in pending.changes.sorted_by_key(by_sign) {
             item.references = counted(item.start, item.references, change)?;
             if change_inline(item, &reference, change)? {
                 continue;

@@ -73,6 +73,7 @@
 //! | `exclusive` | excludes a balance, a change of the devices and a replacement from one another |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
+//! | `item_edits` | edits single items for repairs, without the meaning of an operation |
 //! | `recount` | recounts ledgers against trees, in builds with debug assertions |
 //! | `views`, `quiesce` | makes states that never change; returns a view together with the delayed references |
 //! | `background` | commits when much is dirty, or dirty for long |
@@ -139,6 +140,7 @@ pub mod inherited;
 mod inode_items;
 pub mod inode_table;
 pub mod inodes;
+pub mod item_edits;
 pub mod known_names;
 mod loading;
 pub mod log_blocks;

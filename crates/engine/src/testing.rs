@@ -24,8 +24,8 @@ impl Observer {
     #[must_use]
     pub fn is_edit_locked(&self) -> Option<bool> {
         let shared = self.0.upgrade()?;
-        let is_locked = shared.running.try_lock().is_none();
-        Some(is_locked)
+        // A query that acquired the lock would be seen by the query of another reading thread.
+        Some(shared.running.is_locked())
     }
 }
 

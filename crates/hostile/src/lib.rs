@@ -13,6 +13,7 @@
 //! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single
 //!   structures;
 //! - [`views`]: the target of views into streams; [`sources`]: the targets of images' sources;
+//! - [`ext`]: the target of ext2, ext3 and ext4 volumes;
 //! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
 //! - `logs`: the target of pending logs, which are replayed; `dumps`: the targets of metadata dumps;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
@@ -28,6 +29,7 @@ pub mod corpus;
 #[cfg(feature = "writing")]
 pub mod dumps;
 pub mod editor;
+pub mod ext;
 pub mod image;
 pub mod input;
 pub mod items;
@@ -145,6 +147,11 @@ pub fn targets() -> Vec<Target> {
             name: "lzo",
             input_bytes_max: 4096,
             body: compressed::lzo,
+        },
+        Target {
+            name: "ext",
+            input_bytes_max: 512,
+            body: ext::ext,
         },
         Target {
             name: "gpt",

@@ -8,6 +8,7 @@
 use buttress_device::Backend;
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Error, ErrorKind, Read, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The unit in which devices are stored.
@@ -245,6 +246,17 @@ impl Backend for Overlay {
             at += buffer.len() as u64;
         }
         Ok(())
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>> {
+        let unit = BLOCK_BYTES as u64;
+        let mut blocks = from_bytes / unit..self.size_bytes.div_ceil(unit);
+        let Some(first) = blocks.find(|number| self.block(*number).is_some()) else {
+            return Ok(None);
+        };
+        let end = blocks.find(|number| self.block(*number).is_none());
+        let end = end.map_or(self.size_bytes, |number| number * unit);
+        Ok(Some((first * unit).max(from_bytes)..end))
     }
 
     fn write_at(&self, _: u64, _: &[u8]) -> Result<()> {

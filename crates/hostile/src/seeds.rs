@@ -170,6 +170,9 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
     for (target, input) in crate::dumps::seeds() {
         add(target, input);
     }
+    for input in crate::ext::seeds() {
+        add("ext", input);
+    }
     for input in crate::partitions::seeds() {
         add("gpt", input.clone());
         add("mbr", input);

@@ -85,6 +85,12 @@ impl<T, C: LockClass> Mutex<T, C> {
         self.held(inner)
     }
 
+    /// Returns true if a thread holds the mutex.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.inner.is_locked()
+    }
+
     /// Acquires the mutex if it is free.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]

@@ -58,6 +58,10 @@ mod checked {
             MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
         }
 
+        pub(crate) fn is_locked(&self) -> bool {
+            self.try_lock().is_none()
+        }
+
         pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             tried(self.0.try_lock()).map(|guard| MutexGuard(Some(guard)))
         }

@@ -137,7 +137,7 @@ pub struct MountedVolume {
     peek: OnceLock<Peek>,
     kernel_sync: OnceLock<KernelSync>,
     doomed: OnceLock<Doomed>,
-    ends_after: OnceLock<Arc<dyn Fn() + Send + Sync>>,
+    ends_after: OnceLock<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Result of the last commit of an unmount, until a caller takes the result. Leaf lock.
     ended: Mutex<Option<core::result::Result<(), buttress::unstable::fs::Error>>>,
 }

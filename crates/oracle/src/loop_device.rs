@@ -10,6 +10,10 @@ use std::time::Duration;
 const UMOUNT_RETRIES: u32 = 30;
 const UMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The number of queries of a detached device until it has no image, and the pause before each query.
+const DETACH_RETRIES: u32 = 500;
+const DETACH_PAUSE: Duration = Duration::from_millis(10);
+
 /// An image file, attached as a block device until this value is dropped.
 #[derive(Debug)]
 pub struct LoopDevice {
@@ -40,13 +44,31 @@ impl LoopDevice {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Returns the name of the attached image as the kernel reports it.
+    fn backing_file(&self) -> Option<String> {
+        let name = self.path.file_name()?;
+        let attributes = Path::new("/sys/block").join(name).join("loop/backing_file");
+        std::fs::read_to_string(attributes).ok()
+    }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        let backing_file = self.backing_file();
         if let Err(error) = run(Command::new("losetup").arg("--detach").arg(&self.path)) {
             eprintln!("could not detach {}: {error:#}", self.path.display());
+            return;
         }
+        // The kernel detaches when the last opener closes the device. A scan of all devices by
+        // another process is such an opener, and its users would still see the image.
+        for _ in 0..DETACH_RETRIES {
+            if backing_file.is_none() || self.backing_file() != backing_file {
+                return;
+            }
+            std::thread::sleep(DETACH_PAUSE);
+        }
+        eprintln!("another process keeps {} open", self.path.display());
     }
 }
 

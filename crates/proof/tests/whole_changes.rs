@@ -44,7 +44,20 @@ mod overlay;
 
 const MIB: usize = 1 << 20;
 
-const FSID: Uuid = Uuid::from_u128(0x0123_4567_89ab_4def_8123_4567_89ab_cdef);
+/// Returns the fsid that the changes of this process write. btrfstune refuses a fsid that any attached
+/// device of the machine has, so two processes must differ.
+fn new_fsid() -> Uuid {
+    of_this_process(0x0123_4567_89ab_4def_8123_0000_0000_cdef)
+}
+
+/// Returns the fsid of changes that keep the metadata uuid.
+fn other_fsid() -> Uuid {
+    of_this_process(0xabcd_4567_89ab_4def_8123_0000_0000_cdef)
+}
+
+fn of_this_process(id: u128) -> Uuid {
+    Uuid::from_u128(id | u128::from(std::process::id()) << 16)
+}
 
 /// Of this many finished images, the test lets the kernel inspect one.
 const KERNEL_EVERY: usize = 19;
@@ -186,10 +199,12 @@ fn mirror() -> Options {
 const SET_FSID: Change = Change {
     name: "a new fsid beside the metadata uuid",
     run: |whole| {
-        whole.set_fsid(Some(FSID))?;
+        whole.set_fsid(Some(new_fsid()))?;
         Ok(())
     },
-    is_done: |superblock| superblock.fsid == FSID && superblock.incompat.contains(Incompat::METADATA_UUID),
+    is_done: |superblock| {
+        superblock.fsid == new_fsid() && superblock.incompat.contains(Incompat::METADATA_UUID)
+    },
 };
 
 const REWRITE_FSID: Change = Change {
@@ -197,13 +212,13 @@ const REWRITE_FSID: Change = Change {
     run: |whole| {
         let fsid = whole.superblock()?.fsid;
         let flags = whole.superblock()?.flags;
-        if fsid == FSID && flags.unfinished().is_none() {
+        if fsid == new_fsid() && flags.unfinished().is_none() {
             bail!("the volume has the fsid already");
         }
-        whole.rewrite_fsid(Some(FSID), &Progress::new())?;
+        whole.rewrite_fsid(Some(new_fsid()), &Progress::new())?;
         Ok(())
     },
-    is_done: |superblock| superblock.fsid == FSID && superblock.device_item.fsid == FSID,
+    is_done: |superblock| superblock.fsid == new_fsid() && superblock.device_item.fsid == new_fsid(),
 };
 
 const TO_SHA256: Change = Change {
@@ -365,7 +380,7 @@ fn cut_run_of_btrfstune(before: &[u8], after: &[u8], percent: usize) -> Vec<u8> 
         }
         let mut superblock = Superblock::check(&before[place..place + 4096], at).unwrap();
         superblock.flags |= SuperblockFlags::CHANGING_FSID;
-        superblock.fsid = FSID;
+        superblock.fsid = new_fsid();
         cut[place..place + 4096].copy_from_slice(&superblock.encode().unwrap());
     }
     cut
@@ -380,10 +395,13 @@ fn interrupted_btrfstune_is_finished() {
     let folder = scratch().unwrap();
     let images = write_images(&base.backends, folder.path()).unwrap();
     let before = std::fs::read(&images[0]).unwrap();
+    // No attached device has the new fsid meanwhile.
+    let alone = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
     run(Command::new(newest("btrfstune"))
-        .args(["-f", "-U", &FSID.to_string()])
+        .args(["-f", "-U", &new_fsid().to_string()])
         .arg(&images[0]))
     .unwrap();
+    drop(alone);
     let after = std::fs::read(&images[0]).unwrap();
     for percent in [0, 30, 70, 100] {
         let cut = cut_run_of_btrfstune(&before, &after, percent);
@@ -394,7 +412,7 @@ fn interrupted_btrfstune_is_finished() {
         let refused = whole(devices(&backends)).rewrite_fsid(other, &Progress::new());
         assert!(refused.unwrap_err().to_string().contains("another fsid"));
         let found = whole(devices(&backends)).rewrite_fsid(None, &Progress::new());
-        assert_eq!(found.unwrap(), FSID, "{percent} %");
+        assert_eq!(found.unwrap(), new_fsid(), "{percent} %");
         REWRITE_FSID.expect_done(&backends, &base).unwrap();
         kernel_agrees(&backends).unwrap();
     }
@@ -412,7 +430,7 @@ fn cut_second_commit_of_btrfstune(base: &Base, reached: usize) -> Backends {
         .map(|image| LoopDevice::attach(image).unwrap())
         .collect();
     run(Command::new(newest("btrfstune"))
-        .args(["-f", "-M", &OTHER_FSID.to_string()])
+        .args(["-f", "-M", &other_fsid().to_string()])
         .arg(loops[0].path()))
     .unwrap();
     drop(loops);
@@ -496,13 +514,11 @@ fn changes_work_on_every_profile_and_node_size() {
     }
 }
 
-const OTHER_FSID: Uuid = Uuid::from_u128(0xabcd_4567_89ab_4def_8123_4567_89ab_cdef);
-
 const SET_OTHER_FSID: Change = Change {
     name: "another fsid beside the metadata uuid",
     run: |whole| {
-        whole.set_fsid(Some(OTHER_FSID))?;
+        whole.set_fsid(Some(other_fsid()))?;
         Ok(())
     },
-    is_done: |superblock| superblock.fsid == OTHER_FSID,
+    is_done: |superblock| superblock.fsid == other_fsid(),
 };

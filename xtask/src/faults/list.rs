@@ -87,12 +87,20 @@ const fn tree(name: &'static str) -> Test {
     test("buttress-tree", "lib", name)
 }
 
+const fn salvage(target: &'static str, name: &'static str) -> Test {
+    test("buttress-salvage", target, name)
+}
+
 const fn engine(name: &'static str) -> Test {
     test("buttress-engine", "lib", name)
 }
 
 const fn writer(name: &'static str) -> Test {
     test("buttress-writer", "lib", name)
+}
+
+const fn repair(name: &'static str) -> Test {
+    test("buttress-repair", "lib", name)
 }
 
 const fn in_place(name: &'static str) -> Test {

@@ -53,6 +53,7 @@ const PARTS: &[Part] = &[
     all("buttress-format", "lib"),
     all("buttress-device", "lib"),
     all("buttress-lab", "lib"),
+    all("buttress-extfs", "lib"),
     all("buttress-volume", "lib"),
     some("buttress-volume", "volume", &["rows::"]),
     all("buttress-tree", "lib"),

@@ -217,7 +217,7 @@ fn with_waiting(
     pending: &Pending,
 ) -> Result<Referrers> {
     let mut tally = Tally::default();
-    let mut changes = pending.changes.clone();
+    let mut changes: Vec<_> = pending.changes.iter().copied().collect();
     if is_recorded && pending.created.is_none() {
         let extent = extent_at(filesystem, address)?;
         for reference in extent_references(filesystem, &extent)? {

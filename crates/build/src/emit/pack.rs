@@ -2,13 +2,13 @@
 //! one, and snapshots get a root when their source is complete.
 
 use super::Emitter;
-use crate::blocks::{Packer, Top};
 use crate::data::{Extent, Owner};
 use crate::error::{Error, Result};
 use buttress_format::node::edit::leaf_data_bytes_max;
 use buttress_format::{
     ByteCount, FileExtent, FileExtentBody, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, TreeId,
 };
+use buttress_packing::{Packer, Top};
 
 impl Emitter<'_> {
     /// Processes the next item. The data of entries with one key forms one item.
@@ -80,8 +80,10 @@ impl Emitter<'_> {
         if self.packer.as_ref().is_some_and(|(open, _)| *open != tree) {
             self.finish_tree()?;
         }
-        let (_, packer) = self.packer.get_or_insert_with(|| (tree, Packer::new(tree)));
-        packer.push(self.log, key, data)
+        let (_, packer) = self
+            .packer
+            .get_or_insert_with(|| (tree, Packer::new(tree, self.log.format)));
+        Ok(packer.push(self.log, key, data)?)
     }
 
     /// Finishes the current tree, and makes the snapshots of its subvolume.

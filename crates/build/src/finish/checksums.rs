@@ -1,10 +1,11 @@
 //! The checksum tree: one pass over the checksums of data in address order.
 
 use super::Finish;
-use crate::blocks::{BlockLog, Packer};
+use crate::blocks::BlockLog;
 use crate::error::Result;
 use buttress_exact::Exact as _;
 use buttress_format::{ChecksumItem, Logical, TreeId};
+use buttress_packing::Packer;
 
 impl Finish<'_> {
     /// Packs the checksum tree, whose items are as long as leaves allow and may cover adjacent
@@ -13,7 +14,7 @@ impl Finish<'_> {
         let most = ChecksumItem::bytes_max(self.settings.node_bytes, self.settings.checksum);
         let unit = self.settings.checksum.size_bytes();
         let sector_bytes = u64::from(self.settings.sector_bytes);
-        let mut packer = Packer::new(TreeId::CHECKSUM);
+        let mut packer = Packer::new(TreeId::CHECKSUM, log.format);
         let mut reader = self.checksums.reader();
         let mut number = Vec::new();
         let mut sums = Vec::new();
@@ -39,7 +40,7 @@ impl Finish<'_> {
                     start = at;
                 }
                 // A leaf is filled to its end if the remaining space is worth an item.
-                let in_leaf = packer.room(log);
+                let in_leaf = packer.room();
                 let limit = if in_leaf < most && in_leaf >= unit.saturating_mul(8) {
                     in_leaf
                 } else {

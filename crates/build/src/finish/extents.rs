@@ -1,15 +1,16 @@
 //! The extent tree: every data extent and every tree block, with its references.
 
 use super::{Finish, Guess, Item, Plan};
-use crate::blocks::{BlockNote, Listing};
+use crate::blocks::Listing;
 use crate::error::{Error, Result};
 use crate::layout::GENERATION;
-use crate::sort::Record;
 use buttress_format::{
     ByteCount, CompatRo, ExtentDataReference, ExtentItem, Incompat, InlineReference, InodeNumber, Key,
     Logical, TreeId,
 };
 use buttress_mkfs::parts::{BlockPlace, block_items, in_order};
+use buttress_packing::BlockNote;
+use buttress_packing::Record;
 
 /// A data extent, with its references in the order of subvolume, inode and offset.
 pub(super) struct DataExtent {

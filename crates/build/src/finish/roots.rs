@@ -1,13 +1,14 @@
 //! The root tree, and the uuids of subvolumes.
 
 use super::{Finish, Item};
-use crate::blocks::Root;
+use crate::blocks::tree_of;
 use crate::error::{Error, Result};
 use crate::layout::{GENERATION, Subvolume};
 use buttress_format::{
     CompatRo, Generation, ItemType, RootFlags, RootItem, RootRef, TreeId, Uuid, UuidItem, uuid_key,
 };
 use buttress_mkfs::parts::{directory_inode, in_order, root_directory, root_item};
+use buttress_packing::PackedRoot;
 
 impl Finish<'_> {
     /// Returns all trees with a root item.
@@ -42,7 +43,7 @@ impl Finish<'_> {
         derived_uuid(self.identity.fsid, "subvolume", id.get())
     }
 
-    pub(super) fn root_items(&self, roots: &[Root]) -> Result<Vec<Item>> {
+    pub(super) fn root_items(&self, roots: &[PackedRoot]) -> Result<Vec<Item>> {
         let inode = directory_inode(self.settings, self.identity.time, GENERATION);
         let mut items = root_directory(&inode, self.layout.default_subvolume, GENERATION)?;
         for root in roots {
@@ -72,10 +73,10 @@ impl Finish<'_> {
         Ok(in_order(items))
     }
 
-    fn root_item(&self, root: &Root, subvolume: Option<&Subvolume>) -> RootItem {
+    fn root_item(&self, root: &PackedRoot, subvolume: Option<&Subvolume>) -> RootItem {
         let is_subvolume = root.id == TreeId::FS || subvolume.is_some();
         let uuid = is_subvolume.then(|| self.uuid(root.id));
-        let item = root_item(self.settings, self.identity, &root.tree(), uuid);
+        let item = root_item(self.settings, self.identity, &tree_of(root), uuid);
         let shares = |(source, snapshot): &(TreeId, TreeId)| [*source, *snapshot].contains(&root.id);
         let made = subvolume.map_or(Generation::MIN, |_| GENERATION);
         let of = subvolume.and_then(|subvolume| subvolume.snapshot_of);

@@ -1,20 +1,24 @@
-//! `buttress check IMAGE`: checks every cross-reference of a volume, read-only.
+//! `buttress check IMAGE`: checks every cross-reference of a volume, read-only. With `--repair`, the
+//! command also repairs findings: see the module `repair`.
 //!
 //! Stages appear on stderr under the names of `btrfs check`. Findings, states and the closing lines
 //! that scripts search for go to stdout, each with its severity. Exit code 0: only notes; 1: an
 //! error or lost redundancy; 2: the check itself failed.
 
+mod repair;
+
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use buttress::check::{Finding, Options, Report, Reported, Step, Totals, Value as Field};
-use buttress::{ByteCount, Progress};
+use buttress::{ByteCount, Progress, Volume};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
-use crate::exit::{self, Outcome};
+use crate::exit::{self, Advice, Outcome};
 use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, ExitCode, example};
 use crate::output::events;
@@ -24,15 +28,31 @@ use crate::progress::Watch;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Check every cross-reference of a volume, without changing anything
+/// Check every cross-reference of a volume; with --repair, repair it in an overlay
 #[derive(Args, Debug)]
 pub struct Check {
     /// Read every copy of all data, and verify its checksums
     #[arg(long)]
     check_data_csum: bool,
-    /// For compatibility: the check never writes
-    #[arg(long)]
+    /// For compatibility: without --repair, the check never writes
+    #[arg(long, conflicts_with = "repair")]
     readonly: bool,
+    /// Repair what the check finds, and check again. The changes go to an overlay beside the image:
+    /// IMAGE.repair, or the file of --overlay. docs/repair.md describes the repairs
+    #[arg(long)]
+    repair: bool,
+    /// Write the repair to the image if it makes the volume better, and delete the overlay
+    #[arg(long, requires = "repair", conflicts_with_all = ["in_place", "dry_run"])]
+    commit: bool,
+    /// Write the repair to the image itself, after a trial in memory that makes the volume better
+    #[arg(long, requires = "repair", conflicts_with = "dry_run")]
+    in_place: bool,
+    /// Allow the repair of this finding to lose what its step names; `all` allows every repair
+    #[arg(long, value_name = "CODE", requires = "repair")]
+    yes_to: Vec<String>,
+    /// Try the repair in memory, and write nothing
+    #[arg(long, requires = "repair")]
+    dry_run: bool,
     /// For compatibility: a read-only check needs no force
     #[arg(long)]
     force: bool,
@@ -46,7 +66,7 @@ pub struct Check {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     affected: usize,
     /// List the codes of all findings, and check nothing
-    #[arg(long, conflicts_with_all = ["check_data_csum", "most", "affected", "image"])]
+    #[arg(long, conflicts_with_all = ["check_data_csum", "most", "affected", "repair", "image"])]
     codes: bool,
     /// The image or device
     #[arg(value_name = "IMAGE", required_unless_present = "codes")]
@@ -68,9 +88,13 @@ impl Subcommand for Check {
             "buttress check --check-data-csum backup.img",
             "Also reads every copy of all data",
         ),
+        example(
+            "buttress check --repair backup.img",
+            "Repairs the volume in the overlay backup.img.repair",
+        ),
     ];
     const EXIT_CODES: &'static [ExitCode] = &[
-        (0, "There are no findings"),
+        (0, "There are no findings, or none are left after the repair"),
         (1, "There are findings"),
         (2, "The check could not run, or the command line is wrong"),
     ];
@@ -85,29 +109,55 @@ impl Subcommand for Check {
             return Ok(Outcome::Done);
         };
         let target = Target::parse(image);
-        let json = context.json();
-        let mut out = context.stdout();
-        if !json {
-            writeln!(out, "Opening filesystem to check...")?;
+        if self.repair {
+            return repair::Job::new(&self, context, target).run();
         }
-        let volume = context.open_for_check(&target.image)?;
+        let volume = {
+            self.begin(context)?;
+            context.open_for_check(&target.image)?
+        };
+        let report = self.check(context, &target, &volume)?;
         let uuid = volume.info().fsid;
-        if !json {
+        if context.json() {
+            let document = as_json(&report, &target.image.to_string_lossy(), &uuid.to_string());
+            context.print_json("check", document)?;
+        } else {
+            let mut out = context.stdout();
+            print(context, &mut out, &report)?;
+            out.flush()?;
+        }
+        Ok(if report.is_clean() {
+            Outcome::Done
+        } else {
+            Outcome::Negative
+        })
+    }
+}
+
+impl Check {
+    /// Prints the line before the volume is opened.
+    fn begin(&self, context: &Context) -> Result<()> {
+        if !context.json() {
+            let mut out = context.stdout();
+            writeln!(out, "Opening filesystem to check...")?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Checks a volume, and prints its name before.
+    fn check(&self, context: &Context, target: &Target, volume: &Volume) -> Result<Report> {
+        if !context.json() {
+            let mut out = context.stdout();
             writeln!(
                 out,
                 "Checking filesystem on {}",
                 terminal::shown(target.image.display())
             )?;
-            writeln!(out, "UUID: {uuid}")?;
+            writeln!(out, "UUID: {}", volume.info().fsid)?;
             out.flush()?;
         }
-        let budget = context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
-        let options = Options {
-            data_checksums: self.check_data_csum,
-            cache: ByteCount::new(budget.checked_div(CACHE_PARTS).unwrap_or(0)),
-            findings_max: self.most,
-            affected_max: self.affected,
-        };
+        let options = self.options(context);
         let progress = Progress::new();
         let watch = Watch::start(context, "check", progress.clone());
         let quiet = context.globals().quiet;
@@ -118,19 +168,32 @@ impl Subcommand for Check {
         };
         let report = volume.check_with(&options, &progress, &on_step)?;
         watch.end();
-        if json {
-            drop(out);
-            let document = as_json(&report, &target.image.to_string_lossy(), &uuid.to_string());
-            context.print_json("check", document)?;
-        } else {
-            print(context, &mut out, &report)?;
-            out.flush()?;
+        Ok(report)
+    }
+
+    fn options(&self, context: &Context) -> Options {
+        let budget = context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
+        Options {
+            data_checksums: self.check_data_csum,
+            cache: ByteCount::new(budget.checked_div(CACHE_PARTS).unwrap_or(0)),
+            findings_max: self.most,
+            affected_max: self.affected,
         }
-        Ok(if report.is_clean() {
-            Outcome::Done
-        } else {
-            Outcome::Negative
-        })
+    }
+
+    /// Returns the codes of `--yes-to`.
+    ///
+    /// # Errors
+    /// Fails for a word that no finding has as its code.
+    fn allowed(&self) -> Result<BTreeSet<String>> {
+        for code in &self.yes_to {
+            if code != "all" && !Finding::CODES.iter().any(|(known, ..)| known == code) {
+                return Err(anyhow::anyhow!("--yes-to {code}: no finding has this code")).context(
+                    Advice::new("`buttress check --codes` lists all codes; `all` stands for every code"),
+                );
+            }
+        }
+        Ok(self.yes_to.iter().cloned().collect())
     }
 }
 

@@ -30,6 +30,7 @@ mod outputs;
 mod put_in;
 mod receive;
 mod refusals;
+mod repair;
 mod replace;
 mod replace_lost;
 mod rescue;

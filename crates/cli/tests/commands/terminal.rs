@@ -230,7 +230,16 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
             "mkfs",
             vec!["-L % --size 128M NEW5", "--size 128M NEW12%", "-f IMAGE%"],
         ),
-        ("check", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
+        (
+            "check",
+            vec![
+                "IMAGE",
+                "--format json IMAGE",
+                "--repair --dry-run IMAGE",
+                "--repair --yes-to x IMAGE",
+                "IMAGE%",
+            ],
+        ),
         (
             "space",
             vec!["IMAGE", "--format json IMAGE", "--export ncdu @/", "@/none%"],

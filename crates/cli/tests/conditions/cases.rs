@@ -323,6 +323,11 @@ fn about_whole_volumes() -> Vec<Case> {
             ..look("check", "{image}", "")
         },
         Case {
+            form: "--repair",
+            is_job: true,
+            ..look("check", "--repair --dry-run {image}", "")
+        },
+        Case {
             is_job: true,
             ..look("space", "{image}", "")
         },

@@ -20,7 +20,7 @@ use std::process::{Command, Output};
 
 use crate::mounting;
 
-use mounting::{Mounted, PROGRAM, no_fuse, sound, text, when_not_busy};
+use mounting::{Mounted, NAMESPACES, PROGRAM, no_fuse, sound, text, when_not_busy};
 
 /// Opens a block device exclusively.
 fn exclusively(device: &Path) -> std::io::Result<File> {
@@ -65,8 +65,10 @@ fn a_device_is_free_and_whole_when_a_plain_umount_returns() {
         for file in 0..200_u32 {
             fs::write(mounted.path(&format!("{turn}-{file}")), vec![7; 10_000]).unwrap();
         }
+        let no_namespaces = NAMESPACES.read();
         umount_plainly(&mounted.at);
         drop(exclusively(path).unwrap());
+        drop(no_namespaces);
         // This command does not wait for the server, so the last commit must be complete already.
         let listed = sound(&["ls", path.to_str().unwrap()]);
         let count = text(&listed.stdout).lines().count();

@@ -14,7 +14,7 @@ use buttress_oracle::loop_device::Mount;
 use buttress_oracle::needs::{Missing, any_missing};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
-use mounting::{Mounted, PROGRAM, buttress, no_fuse, sound, text};
+use mounting::{DETACH_OTHERS, Mounted, NAMESPACES, PROGRAM, buttress, no_fuse, sound, text};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -270,6 +270,8 @@ fn a_user_without_rights_mounts_by_the_helper() {
 /// Runs a script in a separate mount namespace, with a new folder and the program as arguments.
 fn run_in_namespace(script: &str) {
     let folder = tempfile::tempdir().unwrap();
+    let script = format!("{DETACH_OTHERS} detach_others\n{script}");
+    let _alone = NAMESPACES.write();
     let mut unshare = Command::new("unshare");
     unshare.args([
         "--mount",
@@ -277,7 +279,7 @@ fn run_in_namespace(script: &str) {
         "private",
         "bash",
         "-c",
-        script,
+        &script,
         "bash",
     ]);
     let ran = unshare.arg(folder.path()).arg(PROGRAM).output().unwrap();

@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 
 use crate::mounting;
 
-use mounting::{Mounted, buttress, no_fuse, sound, text};
+use mounting::{DETACH_OTHERS, Mounted, NAMESPACES, buttress, no_fuse, sound, text};
 
 /// Creates mount points beside the one of a volume.
 fn directories<const COUNT: usize>(mounted: &Mounted) -> [PathBuf; COUNT] {
@@ -225,15 +225,11 @@ fn umount_does_not_wait_for_other_namespaces() {
     let directory = mounted.directory();
     let advice = format!("it is mounted at {directory}: give {directory} in place of the image");
     assert!(refused.contains(&advice), "{refused}");
+    let script = format!("{DETACH_OTHERS} detach_others \"$1\"; echo ready; read end");
+    let alone = NAMESPACES.write();
     let mut inside = Command::new("unshare")
-        .args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            "echo ready; read end",
-        ])
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .args([&script, "sh", directory])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -242,6 +238,7 @@ fn umount_does_not_wait_for_other_namespaces() {
     let mut output = BufReader::new(inside.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
+    drop(alone);
     let said = umount(&mounted.at);
     assert!(said.contains("other mount namespaces"), "{said}");
     assert_eq!(listed(&mounted.image), [(None, true)]);

@@ -8,6 +8,7 @@
 use buttress_exact::Exact as _;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -31,6 +32,26 @@ pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     }
     // If the driver does not respond, use the position of a seek to the end as the size.
     rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(io::Error::from)
+}
+
+/// Returns the first range of data in a file at or after `from_bytes`, up to `size_bytes`.
+///
+/// A file system that does not report holes yields the whole rest.
+pub(super) fn next_data(file: &File, from_bytes: u64, size_bytes: u64) -> io::Result<Option<Range<u64>>> {
+    let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(from_bytes)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL | Errno::NOTSUP) => return Ok(Some(from_bytes..size_bytes)),
+        Err(cause) => return Err(cause.into()),
+    };
+    let end = match rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)) {
+        // The file may have grown since its size was read.
+        Ok(end) => end.min(size_bytes),
+        // Another process cut the file off. The read of the range will report the end.
+        Err(Errno::NXIO) => size_bytes,
+        Err(cause) => return Err(cause.into()),
+    };
+    Ok((start < end).then_some(start..end))
 }
 
 /// The file below a loop device.

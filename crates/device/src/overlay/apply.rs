@@ -109,6 +109,7 @@ pub fn apply_all(overlays: Vec<(PathBuf, OpenBase<'_>)>, last: Last<'_>) -> Resu
     }
     let mut applied = Applied { bytes: 0 };
     let stages = parts.iter().map(|part| part.stages).max();
+    // Clamp: without an overlay, there is nothing to write.
     for stage in 0..=stages.unwrap_or_default() {
         for part in &parts {
             applied.bytes = applied.bytes.exact_add(part.write_stage(stage)?);

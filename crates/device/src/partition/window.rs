@@ -79,6 +79,21 @@ impl Backend for Window {
             .read_telling_at(self.place(offset_bytes, total(buffers))?, buffers)
     }
 
+    fn next_data(&self, from_bytes: u64) -> io::Result<Option<Range<u64>>> {
+        if from_bytes >= self.size_bytes() {
+            return Ok(None);
+        }
+        let place = self.range.start.saturating_add(from_bytes);
+        let data = self
+            .whole
+            .next_data(place)?
+            .filter(|data| data.start < self.range.end);
+        Ok(data.map(|data| {
+            let end = data.end.min(self.range.end);
+            data.start.saturating_sub(self.range.start)..end.saturating_sub(self.range.start)
+        }))
+    }
+
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         self.whole.write_at(
             self.place(offset_bytes, crate::error::byte_length(bytes.len()))?,

@@ -2,7 +2,7 @@
 //!
 //! | end | the volume |
 //! |---|---|
-//! | the session is gone ([`MountedVolume::leave`]) | is committed |
+//! | the session is gone ([`MountedVolume::leave`]) | is committed; then the server unlocks the devices ([`MountedVolume::unlock_devices`]) |
 //! | `umount` waits for the server (`end_service`) | is committed first; then all calls fail, and the devices are unlocked |
 //! | an earlier shutdown without a commit | keeps its last commit |
 //! | a call panicked (`stop_after_panic`) | keeps its last commit |
@@ -42,10 +42,29 @@ impl MountedVolume {
     }
 
     /// Sets a function that stops other writers (scrubs, the healer). This function runs before the
-    /// last commit of an unmount.
-    pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
+    /// last commit of an unmount, and returns whether all other writers have stopped.
+    pub fn ends_after(&self, stop: Arc<dyn Fn() -> bool + Send + Sync>) {
         // If several functions are set, only the first function is kept.
         let _is_first = self.ends_after.set(stop).is_ok();
+    }
+
+    /// Stops the other writers. Returns whether all of them have stopped.
+    pub fn stop_others(&self) -> bool {
+        self.ends_after.get().is_none_or(|stop| stop())
+    }
+
+    /// Refuses further calls, and releases the locks of the devices for processes that wait for the
+    /// image. The end of the process may come too late for them: the kernel ends requests of io_uring
+    /// rings in the background after it, and these keep the files open.
+    ///
+    /// The caller has called [`leave`](Self::leave), and no other writer uses the volume.
+    pub fn unlock_devices(&self) {
+        self.is_shut_down.store(true, Ordering::SeqCst);
+        for slot in self.access.view().volume().devices() {
+            if let Some(device) = slot.device() {
+                device.unlock();
+            }
+        }
     }
 
     /// Cancels long changes of the volume, and prevents further ones. Writes that wait for a count of
@@ -66,16 +85,12 @@ impl MountedVolume {
     /// Commits at the request of a process that unmounts, and keeps the result for [`leave`](Self::leave).
     pub(super) fn end_service(&self) {
         self.cancel_jobs();
-        if let Some(stop) = self.ends_after.get() {
-            stop();
-        }
+        let are_others_stopped = self.stop_others();
         let ended = self.leave();
         *self.ended.lock() = Some(ended);
         self.is_shut_down.store(true, Ordering::SeqCst);
-        for slot in self.access.view().volume().devices() {
-            if let Some(device) = slot.device() {
-                device.unlock();
-            }
+        if are_others_stopped {
+            self.unlock_devices();
         }
     }
 

@@ -64,6 +64,15 @@ pub(super) const FAULTS: &[Fault] = &[
         "Items of a hostile volume overlap, and are read as what they are not.",
         &[format("node::tests::leaf_layout_is_checked")],
     ),
+    // Scans.
+    harms(
+        "salvage-index-page-unchecked",
+        "An index that rotted sends a rescue to blocks that do not exist, and hides those that do.",
+        &[
+            salvage("scan", "damaged_index_gives_no_wrong_record"),
+            salvage("lib", "index::tests::pages_know_their_kind_and_place"),
+        ],
+    ),
     // Volumes.
     loses(
         "volume-one-copy-written",

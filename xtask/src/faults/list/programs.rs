@@ -302,6 +302,19 @@ pub(super) const FAULTS: &[Fault] = &[
         "A copy of the superblock that missed commits leads back to an old state when the primary is lost.",
         &[scrub("damage::superblocks_are_mended_from_each_other")],
     ),
+    loses(
+        "repair-guard-off",
+        "A repair that lost a file is kept, and the owner commits it.",
+        &[
+            repair("guard::tests::inode_that_is_gone_is_lost"),
+            repair("guard::tests::name_that_is_gone_is_lost"),
+        ],
+    ),
+    harms(
+        "repair-keeps-worse",
+        "A repair that made the volume worse is called better.",
+        &[repair("rounds::tests::verdict_keeps_only_a_better_volume")],
+    ),
     harms(
         "command-forgets-losses",
         "A script takes a copy for whole in which files are missing.",

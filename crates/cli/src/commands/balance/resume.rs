@@ -69,7 +69,7 @@ impl Subcommand for Resume {
         let choice = writing.volume().resume_balance().with_context(name)?;
         let running = Running {
             context,
-            writing: &writing,
+            writing,
             status: status.as_deref(),
             in_background: false,
             limit: self.limit,

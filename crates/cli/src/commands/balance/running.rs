@@ -22,7 +22,7 @@ use crate::writing::Writing;
 /// A balance that exists, and the parties that its progress is reported to.
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
-    pub(super) writing: &'a Writing,
+    pub(super) writing: Writing,
     /// The status file, if it has a location.
     pub(super) status: Option<&'a Path>,
     pub(super) in_background: bool,
@@ -30,8 +30,8 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Runs the balance to its end, or until it is paused or cancelled.
-    pub(super) fn run(&self, image: &Path, item: BalanceItem, choice: &Choice) -> Result<BalanceSummary> {
+    /// Runs the balance to its end, or until it is paused or cancelled, and closes the volume.
+    pub(super) fn run(self, image: &Path, item: BalanceItem, choice: &Choice) -> Result<BalanceSummary> {
         let control = BalanceControl::new(self.context.progress());
         let interrupted = Interrupted::start(control.cancellation())?;
         let cancelling = Cancelling::start(control.progress())?;
@@ -56,6 +56,8 @@ impl Running<'_> {
             self.context
                 .warn(format_args!("the status file is out of date: {error:#}"));
         }
+        // Other processes take the missing status file as the end, so the devices are unlocked before it.
+        drop(self.writing);
         match &ended {
             Err(error) if self.in_background => save(Some(error.to_string()))?,
             _ => self.status.map_or(Ok(()), status_files::remove)?,

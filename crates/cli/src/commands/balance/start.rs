@@ -153,7 +153,7 @@ impl Subcommand for Start {
         })?;
         let running = Running {
             context,
-            writing: &writing,
+            writing,
             status: status.as_deref(),
             in_background: self.in_background,
             limit: self.limit,

@@ -1,7 +1,8 @@
 //! Server side of commands for paths below a mount: see [`crate::mounted`].
 //!
 //! A thread accepts connections, and each connection has a thread, up to [`AT_ONCE`]. The end of
-//! the mount does not wait for connections: a command that is still running then receives an error.
+//! the mount refuses new commands, and waits for running ones up to [`END_WAIT`]. A command that
+//! still runs then receives an error.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -12,8 +13,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use buttress::unstable::{volume_over, writable_over};
@@ -21,6 +23,7 @@ use buttress::{Location, NewInode};
 use buttress_mount::fuse::Notifier;
 use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, Jobs, MountedVolume, SubvolumeNames};
+use parking_lot::RwLock;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::images::Images;
@@ -42,8 +45,35 @@ use crate::writing::Writing;
 /// Largest number of concurrent commands.
 const AT_ONCE: usize = 16;
 
+/// The wait of the mount's end for running commands.
+const END_WAIT: Duration = Duration::from_secs(1);
+
+/// The gate of running commands: each command holds a reader's guard.
+#[derive(Default)]
+pub(super) struct RunningCommands {
+    gate: RwLock<()>,
+    is_closed: AtomicBool,
+}
+
+impl RunningCommands {
+    /// Refuses further commands, and waits for those that run. Returns whether none runs.
+    pub(super) fn close(&self) -> bool {
+        if self.is_closed.load(Ordering::SeqCst) {
+            return true;
+        }
+        let Some(guard) = self.gate.try_write_for(END_WAIT) else {
+            return false;
+        };
+        // The gate stays closed.
+        core::mem::forget(guard);
+        self.is_closed.store(true, Ordering::SeqCst);
+        true
+    }
+}
+
 /// Volume that the commands use.
 pub(super) struct Served {
+    pub(super) commands: Arc<RunningCommands>,
     pub(super) access: Access,
     pub(super) root: Location,
     pub(super) image: PathBuf,
@@ -173,6 +203,9 @@ impl Served {
     }
 
     fn run(&self, request: Request, received: Received, caller: NewInode) -> Result<u8> {
+        let Some(_running) = self.commands.gate.try_read() else {
+            bail!("the server has stopped");
+        };
         match self.volume.upgrade().filter(|volume| !volume.is_down()) {
             // Release removed files before the command runs, so that it does not see them.
             Some(volume) => volume.let_removed_go(),

@@ -30,7 +30,7 @@ use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::answering::{self, Served};
+use super::answering::{self, RunningCommands, Served};
 use super::background;
 use super::closing_in;
 use super::images::Images;
@@ -323,7 +323,9 @@ pub(super) fn serve(
     let resyncs = Arc::new(Resyncs::new(Arc::clone(&log)));
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log), Arc::clone(&resyncs)));
     let balances = Arc::new(Balances::new(Arc::clone(&log)));
+    let commands = Arc::new(RunningCommands::default());
     let served = Served {
+        commands: Arc::clone(&commands),
         balances: Arc::clone(&balances),
         replacements: Arc::new(Replacements::new(Arc::clone(&log))),
         scrubs: Arc::clone(&scrubs),
@@ -344,7 +346,10 @@ pub(super) fn serve(
     use_watch(&volume, &watch);
     let jobs = Arc::clone(volume.jobs());
     let stop_writers = stop_of_writers(Arc::clone(&resyncs), balances, scrubs, healer, reclaiming, jobs);
-    volume.ends_after(Arc::clone(&stop_writers) as _);
+    volume.ends_after(Arc::new(move || {
+        stop_writers();
+        commands.close()
+    }));
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
     // This block consumes the writer, so that nothing here keeps the volume open.
@@ -359,8 +364,11 @@ pub(super) fn serve(
     close_in(context, &session, &log);
     let served = session.serve();
     drop(ended);
-    stop_writers();
+    let are_others_stopped = volume.stop_others();
     let left = volume.leave();
+    if are_others_stopped {
+        volume.unlock_devices();
+    }
     if let Err(error) = &served {
         log(&format!("the connection to the kernel failed: {error}"));
     }
@@ -452,10 +460,10 @@ fn stop_of_writers(
     healer: Option<Healer>,
     reclaiming: Option<AutoReclaiming>,
     jobs: Arc<Jobs>,
-) -> Arc<impl Fn() + Send + Sync> {
+) -> impl Fn() + Send + Sync {
     let healer = Mutex::new(healer);
     let reclaiming = Mutex::new(reclaiming);
-    Arc::new(move || {
+    move || {
         jobs.end();
         drop(reclaiming.lock().take());
         // Ending the resynchronisation precedes the scrub, because a scrub may wait for it.
@@ -463,7 +471,7 @@ fn stop_of_writers(
         balances.end();
         scrubs.end();
         drop(healer.lock().take());
-    })
+    }
 }
 
 /// Makes syncs and commits fail after the deletion of an image file.
@@ -531,7 +539,12 @@ fn leave_on_signals(
             // If the mount is busy, the server would keep running.
             let failed = volume.upgrade().is_some_and(|volume| {
                 notifier.forget(&volume.kept_back(Looks::All).content);
-                volume.leave().is_err()
+                let are_others_stopped = volume.stop_others();
+                let left = volume.leave();
+                if are_others_stopped {
+                    volume.unlock_devices();
+                }
+                left.is_err()
             });
             std::process::exit(i32::from(failed));
         })?;

@@ -38,7 +38,8 @@ impl Running<'_> {
         self.status.map_or(Ok(()), status_files::remove)
     }
 
-    /// Runs the replacement until it ends or is suspended.
+    /// Runs the replacement until it ends or is suspended. In the background, the status file then has
+    /// the error, if any. The caller removes the file after it has closed the volume.
     pub(super) fn run(&self, options: ReplaceOptions) -> Result<Replaced> {
         let progress = self.context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -47,9 +48,10 @@ impl Running<'_> {
         let ended = self.run_and_save(options, &progress);
         watch.end_as(ended.is_ok());
         drop(cancelling);
-        match &ended {
-            Err(error) if self.in_background => self.save(&progress, Some(error.to_string()))?,
-            _ => self.forget()?,
+        if let Err(error) = &ended
+            && self.in_background
+        {
+            self.save(&progress, Some(error.to_string()))?;
         }
         ended
     }

@@ -22,7 +22,7 @@ use crate::identity::Identity;
 use crate::manual::{Example, example};
 use crate::mounted::passed::Passed;
 use crate::mounted::places;
-use crate::status_files::Record as _;
+use crate::status_files::{self, Record as _};
 use crate::table::{MountView, Subcommand};
 use crate::target::Target;
 use crate::writing::Writing;
@@ -150,7 +150,7 @@ impl Start {
         };
         let name = || image.display().to_string();
         let writing = Writing::new(opened, buttress::Volume::options()).with_context(name)?;
-        let filesystem = writer_of(writing.volume());
+        let filesystem = writer_of(writing.volume()).clone();
         let devices = paths.iter().chain([&self.target]);
         let devices = devices.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
         let running = Running {
@@ -190,14 +190,17 @@ impl Start {
             limit: self.limit(),
             ..ReplaceOptions::default()
         };
-        let ended = running.run(options)?;
-        print::ended(
-            context,
-            &source,
-            &self.target,
-            &filesystem.committed_view(),
-            &ended,
-        )
+        let ended = running.run(options);
+        let keeps_status = ended.is_err() && self.in_background;
+        let view = filesystem.committed_view();
+        let outcome = ended.and_then(|ended| print::ended(context, &source, &self.target, &view, &ended));
+        // Other processes take the missing status file as the end, so the devices are unlocked before it.
+        drop(running);
+        drop((view, filesystem, source, slots, writing));
+        if !keeps_status {
+            status.map_or(Ok(()), status_files::remove)?;
+        }
+        outcome
     }
 
     /// Opens the target, and checks its suitability.

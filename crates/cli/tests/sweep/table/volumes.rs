@@ -181,6 +181,11 @@ pub(super) const VOLUMES: &[Sweep] = &[
             nothing("--force", "--force"),
             nothing("-p", "-p"),
             refused("--codes", "--codes"),
+            elsewhere("--repair", "repair_leaves_the_image_until_it_is_committed"),
+            elsewhere("--commit", "repair_leaves_the_image_until_it_is_committed"),
+            elsewhere("--in-place", "repair_in_place_changes_the_image_after_a_trial"),
+            elsewhere("--dry-run", "dry_run_of_a_repair_writes_nothing"),
+            elsewhere("--yes-to", "repair_refuses_unknown_codes_and_earlier_overlays"),
         ],
         ..PLAIN
     },

@@ -23,7 +23,7 @@ struct Slot {
 
 /// A sorter, which receives records in any order.
 #[derive(Debug)]
-pub(crate) struct Sorter {
+pub struct Sorter {
     folder: SpoolFolder,
     limit: usize,
     arena: Vec<u8>,
@@ -33,14 +33,17 @@ pub(crate) struct Sorter {
 
 /// A record: its key and its payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) key: Vec<u8>,
-    pub(crate) payload: Vec<u8>,
+pub struct Record {
+    /// The bytes that define the order.
+    pub key: Vec<u8>,
+    /// All other bytes.
+    pub payload: Vec<u8>,
 }
 
 impl Sorter {
     /// Makes a sorter that uses about `limit` bytes of memory.
-    pub(crate) fn new(folder: &SpoolFolder, limit: usize) -> Self {
+    #[must_use]
+    pub fn new(folder: &SpoolFolder, limit: usize) -> Self {
         Self {
             folder: folder.clone(),
             // Positions in the sorter's arena are 32-bit numbers.
@@ -51,20 +54,23 @@ impl Sorter {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns true if no record was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.runs.is_empty()
     }
 
-    pub(crate) fn push(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
-        let added = key.len().saturating_add(payload.len()).saturating_add(SLOT_BYTES);
-        let taken = self
-            .arena
-            .len()
-            .saturating_add(self.slots.len().saturating_mul(SLOT_BYTES));
-        if taken.saturating_add(added) > self.limit && !self.slots.is_empty() {
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// Fails if the spool file cannot be written.
+    pub fn push(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
+        let added = key.len().exact_add(payload.len()).exact_add(SLOT_BYTES);
+        let taken = self.arena.len().exact_add(self.slots.len().exact_mul(SLOT_BYTES));
+        if taken.exact_add(added) > self.limit && !self.slots.is_empty() {
             self.write_run()?;
         }
-        let number = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let number = |length: usize| length.narrow::<u32>();
         self.slots.push(Slot {
             start: number(self.arena.len()),
             key_bytes: number(key.len()),
@@ -99,7 +105,10 @@ impl Sorter {
     }
 
     /// Sorts the received records.
-    pub(crate) fn finish(mut self) -> Result<Sorted> {
+    ///
+    /// # Errors
+    /// Fails if the spool file cannot be written.
+    pub fn finish(mut self) -> Result<Sorted> {
         if !self.runs.is_empty() && !self.slots.is_empty() {
             self.write_run()?;
             self.arena = Vec::new();
@@ -116,26 +125,32 @@ impl Sorter {
 
 fn key_of(arena: &[u8], slot: Slot) -> &[u8] {
     let start = slot.start as usize;
-    let end = start.saturating_add(slot.key_bytes as usize);
+    let end = start.exact_add(slot.key_bytes as usize);
+    // Clamp: a slot lies in its arena.
     arena.get(start..end).unwrap_or_default()
 }
 
 fn payload_of(arena: &[u8], slot: Slot) -> &[u8] {
-    let start = (slot.start as usize).saturating_add(slot.key_bytes as usize);
-    let end = start.saturating_add(slot.payload_bytes as usize);
+    let start = (slot.start as usize).exact_add(slot.key_bytes as usize);
+    let end = start.exact_add(slot.payload_bytes as usize);
+    // Clamp: a slot lies in its arena.
     arena.get(start..end).unwrap_or_default()
 }
 
 /// Sorted records, which can be read any number of times.
 #[derive(Debug)]
-pub(crate) struct Sorted {
+pub struct Sorted {
     arena: Vec<u8>,
     slots: Vec<Slot>,
     runs: Vec<Spooled>,
 }
 
 impl Sorted {
-    pub(crate) fn reader(&self) -> Result<SortedReader<'_>> {
+    /// Returns a reader from the first record on.
+    ///
+    /// # Errors
+    /// Fails if a spool file cannot be read.
+    pub fn reader(&self) -> Result<SortedReader<'_>> {
         let mut reader = SortedReader {
             sorted: self,
             next_slot: 0,
@@ -173,7 +188,7 @@ impl PartialOrd for Head {
 
 /// A reader that returns records in order.
 #[derive(Debug)]
-pub(crate) struct SortedReader<'a> {
+pub struct SortedReader<'a> {
     sorted: &'a Sorted,
     next_slot: usize,
     runs: Vec<SpoolReader>,
@@ -182,9 +197,12 @@ pub(crate) struct SortedReader<'a> {
 
 impl SortedReader<'_> {
     /// Replaces `record` by the next one. Returns false after the last record.
-    pub(crate) fn next(&mut self, record: &mut Record) -> Result<bool> {
+    ///
+    /// # Errors
+    /// Fails if a spool file cannot be read.
+    pub fn next(&mut self, record: &mut Record) -> Result<bool> {
         if let Some(slot) = self.sorted.slots.get(self.next_slot) {
-            self.next_slot = self.next_slot.saturating_add(1);
+            self.next_slot = self.next_slot.exact_add(1);
             record.key.clear();
             record.key.extend_from_slice(key_of(&self.sorted.arena, *slot));
             record.payload.clear();
@@ -209,6 +227,7 @@ impl SortedReader<'_> {
         reader.read(&mut record.key, 8)?;
         let (key, payload) = record.key.split_at(4);
         let length = |bytes: &[u8]| {
+            // Clamp: both halves have four bytes.
             let bytes = bytes.try_into().unwrap_or_default();
             u32::from_le_bytes(bytes).narrow::<usize>()
         };

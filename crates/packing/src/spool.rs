@@ -14,14 +14,16 @@ const READ_BYTES: usize = 128 << 10;
 
 /// The folder of spool files, which errors name.
 #[derive(Clone, Debug)]
-pub(crate) struct SpoolFolder(pub(crate) PathBuf);
+pub struct SpoolFolder(PathBuf);
 
 impl SpoolFolder {
-    pub(crate) fn new(folder: Option<&Path>) -> Self {
+    /// Names a folder; without one, the system's folder for temporary files.
+    #[must_use]
+    pub fn new(folder: Option<&Path>) -> Self {
         Self(folder.map_or_else(std::env::temp_dir, Path::to_owned))
     }
 
-    pub(crate) fn failed(&self, cause: io::Error) -> Error {
+    fn failed(&self, cause: io::Error) -> Error {
         Error::Spool {
             folder: self.0.clone(),
             cause,
@@ -35,7 +37,7 @@ impl SpoolFolder {
 
 /// A spool that is being written.
 #[derive(Debug)]
-pub(crate) struct Spool {
+pub struct Spool {
     folder: SpoolFolder,
     limit: usize,
     buffer: Vec<u8>,
@@ -45,7 +47,8 @@ pub(crate) struct Spool {
 
 impl Spool {
     /// Makes a spool that keeps at most `limit` bytes in memory.
-    pub(crate) const fn new(folder: SpoolFolder, limit: usize) -> Self {
+    #[must_use]
+    pub const fn new(folder: SpoolFolder, limit: usize) -> Self {
         Self {
             folder,
             limit,
@@ -55,7 +58,11 @@ impl Spool {
         }
     }
 
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// Fails if the spool file cannot be written.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() > self.limit {
             self.put_aside()?;
@@ -64,8 +71,15 @@ impl Spool {
     }
 
     /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> u64 {
-        self.in_file.saturating_add(self.buffer.len() as u64)
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.in_file.exact_add(self.buffer.len() as u64)
+    }
+
+    /// Returns true if nothing was appended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     fn put_aside(&mut self) -> Result<()> {
@@ -81,7 +95,9 @@ impl Spool {
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> Spooled {
+    /// Ends writing.
+    #[must_use]
+    pub fn finish(self) -> Spooled {
         Spooled {
             folder: self.folder,
             buffer: Arc::new(self.buffer),
@@ -93,7 +109,7 @@ impl Spool {
 
 /// A written spool, which can be read any number of times.
 #[derive(Clone, Debug)]
-pub(crate) struct Spooled {
+pub struct Spooled {
     folder: SpoolFolder,
     buffer: Arc<Vec<u8>>,
     file: Option<Arc<File>>,
@@ -102,11 +118,14 @@ pub(crate) struct Spooled {
 
 impl Spooled {
     /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> u64 {
-        self.in_file.saturating_add(self.buffer.len() as u64)
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.in_file.exact_add(self.buffer.len() as u64)
     }
 
-    pub(crate) fn reader(&self) -> SpoolReader {
+    /// Returns a reader of the bytes from the beginning.
+    #[must_use]
+    pub fn reader(&self) -> SpoolReader {
         SpoolReader {
             spooled: self.clone(),
             at: 0,
@@ -115,8 +134,15 @@ impl Spooled {
         }
     }
 
+    /// Returns true if the spool holds no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Fills `into` from this offset on.
     fn read_at(&self, into: &mut [u8], at: u64) -> Result<()> {
+        // Clamp: bytes past the file are in the buffer.
         let from_file = self.in_file.saturating_sub(at).min(into.len() as u64);
         let (first, rest) = into.split_at_mut(at_most(from_file, into.len()));
         if let (Some(file), false) = (&self.file, first.is_empty()) {
@@ -126,9 +152,9 @@ impl Spooled {
         if rest.is_empty() {
             return Ok(());
         }
-        let start = at.saturating_add(from_file).saturating_sub(self.in_file);
+        let start = at.exact_add(from_file).exact_sub(self.in_file);
         let start = start.narrow::<usize>();
-        let kept = self.buffer.get(start..start.saturating_add(rest.len()));
+        let kept = self.buffer.get(start..start.exact_add(rest.len()));
         match kept {
             Some(kept) => rest.copy_from_slice(kept),
             None => return Err(self.folder.failed(io::ErrorKind::UnexpectedEof.into())),
@@ -139,7 +165,7 @@ impl Spooled {
 
 /// A reader from the beginning to the end.
 #[derive(Debug)]
-pub(crate) struct SpoolReader {
+pub struct SpoolReader {
     spooled: Spooled,
     at: u64,
     ahead: Vec<u8>,
@@ -147,24 +173,29 @@ pub(crate) struct SpoolReader {
 }
 
 impl SpoolReader {
-    pub(crate) fn at_end(&self) -> bool {
+    /// Returns true after the last byte.
+    #[must_use]
+    pub fn at_end(&self) -> bool {
         self.left() == 0
     }
 
     fn left(&self) -> u64 {
-        let ahead = self.ahead.len().saturating_sub(self.ahead_at) as u64;
-        self.spooled.len().saturating_sub(self.at).saturating_add(ahead)
+        let ahead = self.ahead.len().exact_sub(self.ahead_at) as u64;
+        self.spooled.len().exact_sub(self.at).exact_add(ahead)
     }
 
     /// Replaces the content of `into` by the next `length` bytes.
-    pub(crate) fn read(&mut self, into: &mut Vec<u8>, length: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// Fails if fewer bytes follow, or if the spool file cannot be read.
+    pub fn read(&mut self, into: &mut Vec<u8>, length: usize) -> Result<()> {
         into.clear();
         if length as u64 > self.left() {
             return Err(self.spooled.folder.failed(io::ErrorKind::UnexpectedEof.into()));
         }
         while into.len() < length {
-            let wanted = length.saturating_sub(into.len());
-            let end = self.ahead_at.saturating_add(wanted).min(self.ahead.len());
+            let wanted = length.exact_sub(into.len());
+            let end = self.ahead_at.exact_add(wanted).min(self.ahead.len());
             if let Some(bytes) = self
                 .ahead
                 .get(self.ahead_at..end)
@@ -174,11 +205,11 @@ impl SpoolReader {
                 self.ahead_at = end;
                 continue;
             }
-            let rest = self.spooled.len().saturating_sub(self.at);
+            let rest = self.spooled.len().exact_sub(self.at);
             let next = at_most(rest, READ_BYTES);
             self.ahead.resize(next, 0);
             self.spooled.read_at(&mut self.ahead, self.at)?;
-            self.at = self.at.saturating_add(next as u64);
+            self.at = self.at.exact_add(next as u64);
             self.ahead_at = 0;
         }
         Ok(())

@@ -1,0 +1,46 @@
+//! Repairs of damaged volumes, finding by finding.
+//!
+//! A repair begins with the report of a check. [`plan()`] turns each finding into a step, or into
+//! the reason why there is none. [`run`] applies the steps by transactions, checks again, and
+//! repeats this while the volume gets better. [`Outcome::kept`] then says whether the result is
+//! worth keeping.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`kinds`] | the kind of repair of each finding code |
+//! | [`steps`] | a step: the change, its evidence, what it may lose, the affected files |
+//! | [`plan`](mod@plan) | from findings to steps |
+//! | [`rounds`] | check, plan, edit, commit, check |
+//! | `edits`, `items` | the edits, item by item |
+//! | [`guard`] | files that were whole before are whole after |
+//!
+//! # Invariants
+//!
+//! - A repair writes only by transactions, so it overwrites no block of the volume's first state.
+//!   The superblocks are the exception: they name the new state.
+//! - A step that may lose something runs only with consent.
+//! - Edits run only while the records of used space are safe to allocate by.
+//! - A repair never infers content: it writes records that other records of the volume confirm.
+//!
+//! # Left out
+//!
+//! This version edits inodes, names, places of subvolumes, uuids, quota groups and superblocks.
+//! [`kinds::TABLE`] lists the codes without a repair, each with the reason.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
+)]
+
+mod edits;
+pub mod guard;
+mod items;
+pub mod kinds;
+pub mod plan;
+pub mod rounds;
+pub mod steps;
+
+pub use kinds::RepairKind;
+pub use plan::plan;
+pub use rounds::{Done, Kept, Options, Outcome, run, severity};
+pub use steps::{Applied, Edit, Left, Loss, Plan, Step};

@@ -1,0 +1,96 @@
+//! The plan of a repair: for each finding a step, or the reason why there is none.
+//!
+//! A plan is data. It names for each step the finding, the change, the evidence for it, what may be
+//! lost, and the affected files. [`crate::rounds`] applies a plan.
+//!
+//! Invariants:
+//! - Each finding of the report is in exactly one step or in [`Plan::left`], except that findings of
+//!   quota groups wait for the round after all other steps.
+//! - No step runs while the allocator could overwrite blocks in use. [`Plan::blocked`] then has the
+//!   reason.
+//! - A step that may lose something has a [`Loss`] that needs consent.
+
+mod edits;
+
+use crate::kinds::{self, Part, RepairKind};
+use crate::steps::{Edit, Hints, Left, Loss, Plan, Step};
+use buttress_check::{Finding, Grade, Note, Report, Reported};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Plans the repair of the findings of a report.
+#[must_use]
+pub fn plan(report: &Report) -> Plan {
+    let blocked = blocked(report);
+    let mut steps: BTreeMap<Edit, Step> = BTreeMap::new();
+    let mut left = Vec::new();
+    for reported in &report.findings {
+        let finding = &reported.finding;
+        let reason = match (&blocked, kinds::of(finding)) {
+            (_, RepairKind::NotYet(reason) | RepairKind::Never(reason)) => reason.to_owned(),
+            (Some(blocked), _) => blocked.clone(),
+            (None, _) => {
+                add(&mut steps, reported);
+                continue;
+            }
+        };
+        left.push(Left {
+            code: finding.code(),
+            finding: finding.to_string(),
+            reason,
+        });
+    }
+    edits::settle_losses(&mut steps, report);
+    let mut steps: Vec<Step> = steps.into_values().collect();
+    if steps.iter().any(|step| !step.edit.is_of_quotas()) {
+        // The next round repairs quota groups, after the engine has counted these edits.
+        steps.retain(|step| !step.edit.is_of_quotas());
+    }
+    Plan { steps, left, blocked }
+}
+
+fn add(steps: &mut BTreeMap<Edit, Step>, reported: &Reported) {
+    let finding = &reported.finding;
+    let planned = edits::of(finding);
+    let step = steps.entry(planned.edit.clone()).or_insert_with(|| Step {
+        codes: BTreeSet::new(),
+        findings: Vec::new(),
+        what: planned.what,
+        evidence: planned.evidence,
+        loss: Loss::Nothing,
+        affected: BTreeSet::new(),
+        edit: planned.edit,
+        hints: Hints::default(),
+    });
+    step.codes.insert(finding.code());
+    step.findings.push(finding.to_string());
+    step.loss = step.loss.clone().max(planned.loss);
+    step.affected.extend(reported.affected.iter().cloned());
+    step.hints.inodes.extend(planned.hints.inodes);
+    step.hints.subvolumes.extend(planned.hints.subvolumes);
+}
+
+/// Returns the reason why no edit may run. An edit allocates tree blocks, so the records of used
+/// space must not name blocks in use as free.
+fn blocked(report: &Report) -> Option<String> {
+    if report
+        .notes
+        .iter()
+        .any(|note| matches!(note, Note::PendingLog { .. }))
+    {
+        let reason =
+            "a log is pending: `buttress filesystem sync` replays it, `buttress rescue zero-log` deletes it";
+        return Some(reason.to_owned());
+    }
+    let is_first = |(code, grade, _): &&(&'static str, Grade, _)| {
+        report.counts.contains_key(code)
+            && kinds::row(code).is_some_and(|row| {
+                let is_below = matches!(row.part, Part::Geometry | Part::Blocks | Part::Space);
+                let is_of_devices = matches!(*code, "device-missing" | "device-behind");
+                is_below && (*grade >= Grade::Unsafe || is_of_devices)
+            })
+    };
+    let (code, ..) = Finding::CODES.iter().find(is_first)?;
+    Some(format!(
+        "`{code}` comes first: until it is repaired, an edit could overwrite blocks in use"
+    ))
+}
