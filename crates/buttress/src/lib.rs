@@ -190,7 +190,7 @@ pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
 pub use superblocks::{recover_superblocks, select_superblock, survey_superblocks};
 pub use volume::{CopyPlace, DeviceInfo, Volume, VolumeInfo};
 #[cfg(feature = "write")]
-pub use volume::{NewDevice, WritableVolume};
+pub use volume::{NewDevice, StructureRepairs, WritableVolume};
 #[cfg(feature = "write")]
 pub use whole_volume::{WholeVolume, WholeVolumeInfo};
 

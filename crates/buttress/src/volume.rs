@@ -36,7 +36,7 @@ pub(crate) use access::Access;
 pub use devices::{DeviceInfo, VolumeInfo};
 pub use mapping::CopyPlace;
 #[cfg(feature = "write")]
-pub use writable::{WritableVolume, devices::NewDevice};
+pub use writable::{WritableVolume, devices::NewDevice, rescuing::StructureRepairs};
 
 /// An open btrfs volume, for reading. Clones of this handle share one volume, and any thread may
 /// make any call.

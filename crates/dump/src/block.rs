@@ -101,7 +101,7 @@ pub(crate) fn is_whole(block: &[u8], checksum: ChecksumType) -> bool {
     stored.starts_with(trimmed(checksum, checksum.compute(covered).as_bytes()))
 }
 
-/// Computes the checksum of a block anew.
+/// Computes the checksum of a changed block.
 pub(crate) fn seal(block: &mut [u8], checksum: ChecksumType) {
     let Some((stored, covered)) = block.split_at_mut_checked(CHECKSUM_BYTES) else {
         return;
@@ -119,7 +119,7 @@ fn trimmed(checksum: ChecksumType, bytes: &[u8]) -> &[u8] {
     bytes.get(..checksum.size_bytes()).unwrap_or(bytes)
 }
 
-/// Zeroes what no reader of metadata needs, and computes the checksum anew: the inline content of
+/// Zeroes what no reader of metadata needs, and computes the checksum again: the inline content of
 /// files and symbolic links, and unused bytes, which may hold anything. Damaged blocks keep their
 /// checksum and unused bytes.
 pub(crate) fn blank(block: &mut [u8], checksum: ChecksumType) {

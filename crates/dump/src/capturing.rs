@@ -100,7 +100,7 @@ pub fn write(
 }
 
 /// Returns the item of the superblock: the bytes of the primary on the device by which the volume was
-/// opened. If that primary is not the superblock in use, the superblock is encoded anew.
+/// opened. If that primary is not the superblock in use, the superblock is encoded again.
 fn superblock_item(filesystem: &Filesystem) -> Result<DumpItem> {
     let superblock = filesystem.superblock();
     let [primary, ..] = SUPERBLOCK_OFFSETS;

@@ -1,7 +1,7 @@
 //! Recovery of damaged superblocks from good copies on the same device.
 //!
 //! A device holds up to three copies of its superblock. The newest valid copy with the device's own
-//! fsid and uuid is good, and so is each valid copy of the same generation. Each other copy is bad:
+//! fsid and uuid is good, and each valid copy of the same generation is good, too. Each other copy is bad:
 //! damaged, older, or of another volume.
 //!
 //! Invariants:

@@ -106,7 +106,7 @@ impl VolumeOptions {
     }
 
     /// Sets whether a volume opens whose devices are shorter than recorded, for
-    /// [`fix_device_sizes`](crate::WritableVolume::fix_device_sizes) and nothing else.
+    /// [`fix_device_sizes`](crate::StructureRepairs::fix_device_sizes) and nothing else.
     #[must_use]
     pub fn fixes_sizes(mut self, fixes: bool) -> Self {
         self.writing.options.fixes_sizes = fixes;

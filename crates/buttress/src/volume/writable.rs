@@ -2,7 +2,7 @@
 
 pub(crate) mod devices;
 mod inodes;
-mod rescuing;
+pub(crate) mod rescuing;
 mod tuning;
 
 use super::{Access, Volume};

@@ -2,7 +2,7 @@
 //! the superblock that is not their sum.
 //!
 //! Linux refuses such volumes. The device items are set to what the devices have; each commit
-//! computes the total anew.
+//! computes the total again.
 //!
 //! Invariant: a device item never gets a size below the end of its last device extent.
 //!

@@ -124,7 +124,7 @@ fn cut_overlay_commit_leaves_the_old_or_new_state() {
 }
 
 #[test]
-fn cut_overlay_commit_of_two_devices_leaves_the_old_or_new_state() {
+fn cut_commit_of_two_overlays_leaves_the_old_or_new_state() {
     let overlaid = Overlaid::new(&[160 * MIB, 160 * MIB], &mirror()).unwrap();
     overlaid.at_each_cut().unwrap();
 }

@@ -5,25 +5,38 @@ use crate::error::Result;
 use buttress_format::SubvolumeId;
 use buttress_writer::SizeFix;
 
+/// Repairs of single structures of a volume, as `btrfs rescue` makes them.
+///
 /// Each call commits. Nothing else may use the volume meanwhile.
-impl WritableVolume {
+#[derive(Clone, Copy, Debug)]
+pub struct StructureRepairs<'v> {
+    volume: &'v WritableVolume,
+}
+
+impl<'v> StructureRepairs<'v> {
+    /// Returns the repairs of a volume.
+    #[must_use]
+    pub const fn of(volume: &'v WritableVolume) -> Self {
+        Self { volume }
+    }
+
     /// Removes the uuid tree. Linux makes it again at the next mount. Returns false if there was
     /// none.
     ///
     /// # Errors
     /// Fails with an error of the tree or the commit.
     pub fn clear_uuid_tree(&self) -> Result<bool> {
-        Ok(self.writer.conversions().clear_uuid_tree()?)
+        Ok(self.volume.writer.conversions().clear_uuid_tree()?)
     }
 
     /// Removes the free-space tree (the space cache v2). Returns false if there was none.
     ///
     /// ```
-    /// # use buttress::{Device, Volume, mkfs::{Feature, Options}};
+    /// # use buttress::{Device, StructureRepairs, Volume, mkfs::{Feature, Options}};
     /// # let options = Options { features: vec![(Feature::BlockGroupTree, false)], ..Options::default() };
     /// # let device = Device::memory(vec![0; 256 << 20]);
     /// # let volume = Volume::create().options(options).on_devices(vec![device])?;
-    /// assert!(volume.clear_free_space_tree()?, "it had one");
+    /// assert!(StructureRepairs::of(&volume).clear_free_space_tree()?, "it had one");
     /// volume.make_free_space_tree()?;
     /// # Ok::<(), buttress::Error>(())
     /// ```
@@ -32,7 +45,7 @@ impl WritableVolume {
     /// Fails for a volume with a block group tree, which needs the free-space tree. Also fails with
     /// an error of the tree or a commit.
     pub fn clear_free_space_tree(&self) -> Result<bool> {
-        Ok(self.writer.conversions().clear_free_space_tree()?)
+        Ok(self.volume.writer.conversions().clear_free_space_tree()?)
     }
 
     /// Removes the v1 space cache.
@@ -40,7 +53,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails with an error of the root tree or a commit.
     pub fn clear_v1_cache(&self) -> Result<()> {
-        Ok(self.writer.conversions().clear_v1_cache()?)
+        Ok(self.volume.writer.conversions().clear_v1_cache()?)
     }
 
     /// Removes the inode caches that kernels before 5.11 kept in subvolumes. Calls `cleared` for
@@ -49,7 +62,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails with an error of a tree or a commit. Subvolumes that come later keep their caches.
     pub fn clear_inode_caches(&self, mut cleared: impl FnMut(SubvolumeId)) -> Result<()> {
-        let conversions = self.writer.conversions();
+        let conversions = self.volume.writer.conversions();
         Ok(conversions.clear_inode_caches(&mut |tree| cleared(SubvolumeId::new(tree.get())))?)
     }
 
@@ -63,6 +76,6 @@ impl WritableVolume {
     /// Fails if a device is missing, or has content past its end. Also fails with an error of the
     /// commit.
     pub fn fix_device_sizes(&self) -> Result<Vec<SizeFix>> {
-        Ok(self.writer.devices().fix_sizes()?)
+        Ok(self.volume.writer.devices().fix_sizes()?)
     }
 }

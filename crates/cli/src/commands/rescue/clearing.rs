@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::{SubvolumeId, WritableVolume};
+use buttress::{StructureRepairs, SubvolumeId, WritableVolume};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ impl Subcommand for ClearUuidTree {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         change(context, &self.image, Self::NAME, |volume, done| {
-            done.removed = Some(volume.clear_uuid_tree()?);
+            done.removed = Some(StructureRepairs::of(volume).clear_uuid_tree()?);
             Ok(())
         })
     }
@@ -88,11 +88,11 @@ impl Subcommand for ClearSpaceCache {
     fn run(self, context: &Context) -> Result<Outcome> {
         change(context, &self.image, Self::NAME, |volume, done| {
             if self.version == CacheVersion::V1 {
-                volume.clear_v1_cache()?;
+                StructureRepairs::of(volume).clear_v1_cache()?;
                 done.lines.push("Free space cache cleared".to_owned());
                 return Ok(());
             }
-            let removed = volume.clear_free_space_tree()?;
+            let removed = StructureRepairs::of(volume).clear_free_space_tree()?;
             done.removed = Some(removed);
             let lines: &[&str] = match removed {
                 true => &["Clear free space cache v2", "free space cache v2 cleared"],
@@ -118,7 +118,7 @@ impl Subcommand for ClearInoCache {
     fn run(self, context: &Context) -> Result<Outcome> {
         change(context, &self.image, Self::NAME, |volume, done| {
             let mut cleared = Vec::new();
-            volume.clear_inode_caches(|subvolume| cleared.push(subvolume))?;
+            StructureRepairs::of(volume).clear_inode_caches(|subvolume| cleared.push(subvolume))?;
             let line = |id: &SubvolumeId| format!("Successfully cleaned up ino cache for root id: {id}");
             done.lines.extend(cleared.iter().map(line));
             done.lines.push("Successfully cleared ino cache".to_owned());

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::{DeviceOptions, Volume};
+use buttress::{DeviceOptions, StructureRepairs, Volume};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -47,7 +47,9 @@ impl Subcommand for FixDeviceSize {
         let opened = context.open_volume_with(&target.image, &devices)?;
         let writing = Writing::new(opened, Volume::options().fixes_sizes(true));
         let writing = writing.with_context(|| format!("opening {} for writing", name()))?;
-        let fixes = writing.volume().fix_device_sizes().with_context(name)?;
+        let fixes = StructureRepairs::of(writing.volume())
+            .fix_device_sizes()
+            .with_context(name)?;
         writing.commit()?;
         if context.json() {
             let fixed = fixes.iter().map(|fix| {
