@@ -25,6 +25,7 @@ use crate::output::events;
 use crate::output::json::insert_name;
 use crate::output::terminal;
 use crate::progress::Watch;
+use crate::sources::Role;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -113,7 +114,7 @@ impl Subcommand for Check {
             return repair::Job::new(&self, context, target).run();
         }
         let volume = {
-            self.begin(context)?;
+            self.begin(context, &target)?;
             context.open_for_check(&target.image)?
         };
         let report = self.check(context, &target, &volume)?;
@@ -136,7 +137,12 @@ impl Subcommand for Check {
 
 impl Check {
     /// Prints the line before the volume is opened.
-    fn begin(&self, context: &Context) -> Result<()> {
+    fn begin(&self, context: &Context, target: &Target) -> Result<()> {
+        // Standard output must not lead to the volume, which is not open yet.
+        let devices = core::iter::once(&target.image).chain(&context.globals().devices);
+        for device in devices {
+            context.sources().add(device, Role::Volume)?;
+        }
         if !context.json() {
             let mut out = context.stdout();
             writeln!(out, "Opening filesystem to check...")?;

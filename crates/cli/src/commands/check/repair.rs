@@ -82,7 +82,7 @@ impl<'a> Job<'a> {
             );
         }
         self.refuse_earlier_repair()?;
-        self.check.begin(self.context)?;
+        self.check.begin(self.context, &self.target)?;
         let (before, uuid) = self.first_check()?;
         let plan = repair::plan(&before);
         if !self.context.json() {

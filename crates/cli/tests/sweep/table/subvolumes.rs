@@ -347,7 +347,7 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
     Sweep {
         command: "rescue super-recover",
         base: "{volume.img}",
-        own: &[acts("-y", "-y")],
+        own: &[manner("-y", "-y")],
         ..PLAIN
     },
     Sweep {
