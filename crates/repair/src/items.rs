@@ -55,6 +55,16 @@ pub(crate) struct Items<'r> {
     pub(crate) now: Timestamp,
     /// The inodes whose names or entries changed. The round recounts them at its end, each once.
     pub(crate) touched: &'r mut BTreeSet<FileId>,
+    pub(crate) named: &'r Named,
+}
+
+/// The inode numbers that findings name. A number without an inode is not free if a name leads to
+/// it: a new inode would become the target of the name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) inodes: BTreeSet<FileId>,
+    /// Whether the report has left out names that lead to nothing.
+    pub(crate) is_cut: bool,
 }
 
 /// A file of a subvolume.

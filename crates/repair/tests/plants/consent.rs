@@ -3,7 +3,7 @@
 use super::{check, devices};
 use buttress_check::Report;
 use buttress_device::Device;
-use buttress_format::{ItemType, Key, TreeId};
+use buttress_format::{DirItems, InodeItem, InodeNumber, ItemType, Key, ObjectId, TreeId, name_hash};
 use buttress_fs::{OpenOptions, Progress};
 use buttress_hostile::editor::Editor;
 use buttress_hostile::plants;
@@ -53,4 +53,74 @@ fn place_of_missing_subvolume_stays_without_consent() {
         assert!(codes.contains(&"subvolume-entry-missing"), "{codes:?}");
         assert_eq!(item(&devices, TreeId::ROOT, &place), Some(data.clone()));
     }
+}
+
+/// Leads the only name of a file with extents to a number that no inode has. Returns the key of the
+/// name's `DIR_INDEX`, and the number.
+fn mislead_name(editor: &mut Editor) -> (Key, u64) {
+    let items = editor.items(TreeId::FS);
+    let is_free = |key: &&Key| key.objectid <= ObjectId::LAST_FREE;
+    let highest = items.iter().map(|(key, _)| key).filter(is_free).max().unwrap();
+    let number = highest.objectid.get() + 1;
+    let of_file = |file: u64, item_type| {
+        let is_own = move |key: &Key| key.objectid.get() == file && key.item_type == item_type;
+        items.iter().map(|(key, _)| *key).filter(move |key| is_own(key))
+    };
+    for (index, data) in &items {
+        let Some(entry) = DirItems::parse(index, data)
+            .ok()
+            .and_then(|mut entries| entries.next())
+        else {
+            continue;
+        };
+        let file = entry.location.objectid.get();
+        let hash = Key::new(index.objectid, ItemType::DIR_ITEM, name_hash(entry.name));
+        let records: Vec<Key> = of_file(file, ItemType::INODE_REF).collect();
+        let has_one_name = items.iter().any(|(key, data)| {
+            *key == InodeItem::key(InodeNumber::new(file))
+                && InodeItem::parse(key, data).is_ok_and(|item| item.nlink == 1)
+        });
+        let is_wanted = index.item_type == ItemType::DIR_INDEX
+            && entry.location.item_type == ItemType::INODE_ITEM
+            && has_one_name
+            && records.len() == 1
+            && of_file(file, ItemType::EXTENT_DATA).next().is_some();
+        if !is_wanted {
+            continue;
+        }
+        for key in [*index, hash] {
+            editor.data(TreeId::FS, &key, |data| {
+                data[..8].copy_from_slice(&number.to_le_bytes())
+            });
+        }
+        editor.remove(TreeId::FS, &records[0]);
+        // Byte 40 is the link count.
+        let inode = InodeItem::key(InodeNumber::new(file));
+        editor.data(TreeId::FS, &inode, |data| data[40..44].fill(0));
+        return (*index, number);
+    }
+    panic!("the volume has a file with one name and extents");
+}
+
+#[test]
+fn lost_and_found_is_no_target_of_a_name_that_leads_to_nothing() {
+    let mut editor = plants::seed("kinds");
+    let (index, number) = mislead_name(&mut editor);
+    let devices = devices(&editor);
+    let before = check(&devices, false);
+    let outcome = repair_without_consent(&devices, &before);
+    let codes = outcome.refused.iter().flat_map(|step| step.codes.iter().copied());
+    let codes: Vec<_> = codes.collect();
+    assert!(codes.contains(&"entry-without-inode"), "{codes:?}");
+    let entry = item(&devices, TreeId::FS, &index).expect("the name stays");
+    assert_eq!(entry[..8], number.to_le_bytes());
+    assert_eq!(
+        item(&devices, TreeId::FS, &InodeItem::key(InodeNumber::new(number))),
+        None
+    );
+    let lost = InodeNumber::new(number + 1);
+    assert!(
+        item(&devices, TreeId::FS, &InodeItem::key(lost)).is_some(),
+        "lost+found"
+    );
 }
