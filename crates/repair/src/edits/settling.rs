@@ -13,7 +13,7 @@
 //! Invariant: an existing inode has as many reachable names after [`settle`] as before.
 
 use super::names::{Spot, free_name, inode_of, place_keys, subvolume_location, write};
-use super::{counts, inodes};
+use super::{counts, inodes, places};
 use crate::items::{Entry, Items, broken, is_subvolume, keys_of_type};
 use crate::steps::{Applied, Hints};
 use buttress_exact::Exact as _;
@@ -121,6 +121,8 @@ pub(super) fn settle(
     for (target, claim) in core::mem::take(&mut claims) {
         if exists(items, &spot, &target, &claim)? {
             existing.push((target, claim));
+        } else if is_subvolume(&target) {
+            places::delete_rest(items, TreeId::new(target.objectid.get()))?;
         }
     }
     // Of equal claims, the lowest number wins, so the result does not depend on any order.
@@ -208,7 +210,11 @@ fn exists(items: &mut Items<'_>, spot: &Spot<'_>, target: &Key, claim: &Claim) -
     if is_subvolume(target) {
         // A snapshot keeps the entries of subvolumes below its source, without their records.
         let is_whole_entry = !claim.indexes.is_empty() && claim.items > 0;
-        return Ok(is_whole_entry || items.has_tree(TreeId::new(target.objectid.get()))?);
+        let child = TreeId::new(target.objectid.get());
+        if !claim.recorded.is_empty() && places::is_half_deleted(items, child)? {
+            return Ok(false);
+        }
+        return Ok(is_whole_entry || items.has_tree(child)?);
     }
     let inode = inode_of(target);
     if inode == spot.directory || inode == InodeNumber::ROOT_DIRECTORY {

@@ -201,8 +201,8 @@ fn of_place(finding: &Finding) -> Option<Planned> {
                 parent: *parent,
                 child: *child,
             },
-            "set both references of the subvolume to the place that a directory confirms",
-            "the directory entry of the subvolume",
+            "set both references of the subvolume to the place that a directory confirms, or remove the place if the subvolume is half deleted",
+            "the directory entry of the subvolume, and the progress of its deletion",
         ),
         Finding::SubvolumeUnreachable { subvolume } => planned(
             Edit::SubvolumeToLostAndFound(*subvolume),
@@ -211,7 +211,7 @@ fn of_place(finding: &Finding) -> Option<Planned> {
         ),
         Finding::RootOrphanItemMissing { subvolume } => planned(
             Edit::RootOrphanItem(*subvolume),
-            "keep the subvolume if it has a place, else mark it for deletion",
+            "keep the subvolume if it has a place and is not half deleted, else mark it for deletion",
             "the references of the subvolume, and the flags of the root item",
         ),
         Finding::SubvolumeMissing { parent, child } => planned(

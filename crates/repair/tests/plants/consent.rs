@@ -3,7 +3,9 @@
 use super::{check, devices};
 use buttress_check::Report;
 use buttress_device::Device;
-use buttress_format::{DirItems, InodeItem, InodeNumber, ItemType, Key, ObjectId, TreeId, name_hash};
+use buttress_format::{
+    DirItems, InodeItem, InodeNumber, ItemType, Key, ObjectId, OrphanItem, TreeId, name_hash,
+};
 use buttress_fs::{OpenOptions, Progress};
 use buttress_hostile::editor::Editor;
 use buttress_hostile::plants;
@@ -122,5 +124,50 @@ fn lost_and_found_is_no_target_of_a_name_that_leads_to_nothing() {
     assert!(
         item(&devices, TreeId::FS, &InodeItem::key(lost)).is_some(),
         "lost+found"
+    );
+}
+
+/// Offsets in a root item.
+const FLAGS: usize = 208;
+const REFERENCES: usize = 216;
+const DROP_PROGRESS: usize = 220;
+const DROP_LEVEL: usize = 237;
+
+/// Repairs a subvolume that is being deleted, but has a place. `change` edits its root item after the
+/// check. Returns the devices, and the keys of the root item and of the parent's reference.
+fn repair_deleted(change: impl FnOnce(&mut [u8])) -> (Vec<Device>, Key, Key) {
+    let mut editor = planted("deleted-subvolume-with-place");
+    let before = check(&devices(&editor), false);
+    let (place, _) = editor.find(TreeId::ROOT, ItemType::ROOT_REF, |_, _| true);
+    let is_root = |key: &Key, _: &[u8]| key.objectid.get() == place.offset;
+    let (root, _) = editor.find(TreeId::ROOT, ItemType::ROOT_ITEM, is_root);
+    editor.data(TreeId::ROOT, &root, change);
+    let devices = devices(&editor);
+    repair_without_consent(&devices, &before);
+    (devices, root, place)
+}
+
+#[test]
+fn half_deleted_subvolume_loses_its_place() {
+    let (devices, root, place) = repair_deleted(|data| {
+        data[DROP_PROGRESS..DROP_PROGRESS + 8].copy_from_slice(&300_u64.to_le_bytes());
+        data[DROP_LEVEL] = 1;
+    });
+    assert_eq!(item(&devices, TreeId::ROOT, &place), None);
+    let data = item(&devices, TreeId::ROOT, &root).expect("the subvolume stays until its deletion");
+    assert_eq!(data[REFERENCES..REFERENCES + 4], [0; 4]);
+    assert!(item(&devices, TreeId::ROOT, &OrphanItem::key(root.objectid)).is_some());
+}
+
+#[test]
+fn whole_subvolume_with_place_is_not_being_deleted() {
+    let (devices, root, place) = repair_deleted(|data| data[FLAGS + 6] |= 1);
+    assert!(item(&devices, TreeId::ROOT, &place).is_some());
+    let data = item(&devices, TreeId::ROOT, &root).expect("the subvolume stays");
+    assert_eq!(data[REFERENCES..REFERENCES + 4], [1, 0, 0, 0]);
+    assert_eq!(data[FLAGS + 6] & 1, 0, "the flag DEAD");
+    assert_eq!(
+        item(&devices, TreeId::ROOT, &OrphanItem::key(root.objectid)),
+        None
     );
 }
