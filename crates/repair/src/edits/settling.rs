@@ -108,13 +108,9 @@ pub(super) fn settle(
         return Ok(Applied::Nothing(reason));
     }
     let known = indexes.of(items, &spot)?;
-    let mut claims = claims(items, &spot, &known, hints)?;
-    let records = claims
-        .values()
-        .map(|claim| claim.indexes.len().exact_add(claim.recorded.len()));
-    if claims.len() > TARGETS_MAX || records.fold(0, usize::exact_add) > RECORDS_MAX {
+    let Some(mut claims) = claims(items, &spot, &known, hints)? else {
         return Ok(Applied::Nothing("too many records claim the name"));
-    }
+    };
     remove_all(items, &spot, &claims)?;
     let touched: BTreeSet<Key> = claims.keys().copied().collect();
     let mut existing = Vec::new();
@@ -143,13 +139,25 @@ pub(super) fn settle(
     Ok(Applied::Changed)
 }
 
-/// Collects the claims on a name by target.
+/// Returns whether a single edit cannot change all records of the claims.
+fn are_too_many(claims: &BTreeMap<Key, Claim>) -> bool {
+    let records = claims
+        .values()
+        .map(|claim| claim.indexes.len().exact_add(claim.recorded.len()));
+    claims.len() > TARGETS_MAX || records.fold(0, usize::exact_add) > RECORDS_MAX
+}
+
+/// Collects the claims on a name by target. Returns `None` as soon as they are too many.
 fn claims(
     items: &mut Items<'_>,
     spot: &Spot<'_>,
     known: &[u64],
     hints: &Hints,
-) -> Result<BTreeMap<Key, Claim>> {
+) -> Result<Option<BTreeMap<Key, Claim>>> {
+    // Each known index is a record.
+    if known.len() > RECORDS_MAX {
+        return Ok(None);
+    }
     let mut claims: BTreeMap<Key, Claim> = BTreeMap::new();
     let is_named = |entry: &Entry| entry.name == spot.name;
     for entry in items
@@ -166,6 +174,9 @@ fn claims(
     for child in &hints.subvolumes {
         claims.entry(subvolume_location(*child)).or_default();
     }
+    if are_too_many(&claims) {
+        return Ok(None);
+    }
     let mut indexes: BTreeSet<u64> = known.iter().copied().collect();
     let mut looked = BTreeSet::new();
     // A record can name a further index, and the index another target.
@@ -181,11 +192,14 @@ fn claims(
             }
         }
         add_records(items, spot, &mut claims)?;
+        if are_too_many(&claims) {
+            return Ok(None);
+        }
         let recorded = claims.values().flat_map(|claim| claim.recorded.iter().copied());
         indexes.extend(recorded.filter(|index| !looked.contains(index)));
     }
     add_records(items, spot, &mut claims)?;
-    Ok(claims)
+    Ok((!are_too_many(&claims)).then_some(claims))
 }
 
 /// Adds what the targets themselves record.
