@@ -331,6 +331,7 @@ impl Rounds<'_> {
                 now,
                 touched,
                 named: &self.named,
+                undo: Vec::new(),
             })
         })
     }

@@ -64,7 +64,7 @@ pub(super) fn name_root_directory(items: &mut Items<'_>, tree: TreeId) -> Result
     InodeRefs::push(&mut data, 0, b"..").map_err(|_| Error::Invalid {
         what: "the name of a root directory",
     })?;
-    items.running.put(tree, &InodeRefs::key(root, root), &data)?;
+    items.put(tree, &InodeRefs::key(root, root), &data)?;
     Ok(Applied::Changed)
 }
 
@@ -189,7 +189,7 @@ pub(super) fn give_name(items: &mut Items<'_>, tree: TreeId, inode: InodeNumber)
     if is_empty || tree.as_subvolume().is_none() {
         counts::recount(items, tree, inode)?;
         let key = OrphanItem::key(inode.object_id());
-        items.running.put(tree, &key, &[])?;
+        items.put(tree, &key, &[])?;
         return Ok(Applied::Changed);
     }
     if item.kind() != FileKind::Directory && sums.has_entries {
@@ -235,7 +235,7 @@ pub(super) fn lost_and_found(items: &mut Items<'_>, tree: TreeId) -> Result<Inod
 fn free_number(items: &mut Items<'_>, tree: TreeId) -> Result<InodeNumber> {
     if items.named.is_cut {
         return Err(Error::Invalid {
-            what: "a new inode while the report leaves out names that lead to nothing",
+            what: "the report leaves out names that lead to nothing, so no inode number is known to be free",
         });
     }
     let last = Key::new(buttress_format::ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
@@ -248,6 +248,6 @@ fn free_number(items: &mut Items<'_>, tree: TreeId) -> Result<InodeNumber> {
     let mut numbers = (lowest..last.objectid.get()).skip(1).map(InodeNumber::new);
     let free = numbers.find(|number| !items.named.inodes.contains(&(tree, *number)));
     free.ok_or(Error::TooMany {
-        what: "inodes of a subvolume",
+        what: "the subvolume has no free inode number",
     })
 }

@@ -34,10 +34,11 @@ pub(super) fn settle(items: &mut Items<'_>, parent: TreeId, child: TreeId) -> Re
     let Some(place) = confirmed.or_else(|| places.into_iter().next()) else {
         return Ok(Applied::Nothing("the subvolume has no place in this parent"));
     };
-    keep(items, child)?;
+    // An edit of a root item cannot be rolled back, so the name is tested first.
     let data = place.encode()?;
+    keep(items, child)?;
     for key in &keys {
-        items.running.put(TreeId::ROOT, key, &data)?;
+        items.put(TreeId::ROOT, key, &data)?;
     }
     Ok(Applied::Changed)
 }
@@ -61,7 +62,7 @@ fn keep(items: &mut Items<'_>, child: TreeId) -> Result<()> {
     root.references = root.references.max(1);
     root.flags.remove(RootFlags::DEAD);
     let key = OrphanItem::key(child.object_id());
-    items.running.remove(TreeId::ROOT, &key).map(drop)
+    items.remove(TreeId::ROOT, &key)
 }
 
 /// Marks a subvolume for deletion if a deletion has removed a part of it.
@@ -78,7 +79,7 @@ fn delete(items: &mut Items<'_>, child: TreeId) -> Result<()> {
     root.references = 0;
     root.flags.insert(RootFlags::DEAD);
     let key = OrphanItem::key(child.object_id());
-    items.running.put(TreeId::ROOT, &key, &[])
+    items.put(TreeId::ROOT, &key, &[])
 }
 
 /// Returns whether one of both items of a directory confirms a place.
@@ -178,7 +179,7 @@ fn remove_place(items: &mut Items<'_>, parent: TreeId, child: TreeId) -> Result<
         if let Some(place) = items.place(key)?.filter(|_| has_parent) {
             names::remove_target(items, parent, &place, child)?;
         }
-        items.running.remove(TreeId::ROOT, key)?;
+        items.remove(TreeId::ROOT, key)?;
     }
     Ok(())
 }

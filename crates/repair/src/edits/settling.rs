@@ -273,7 +273,7 @@ fn remove_all(items: &mut Items<'_>, spot: &Spot<'_>, claims: &BTreeMap<Key, Cla
             items.remove_records(spot.tree, inode_of(target), spot.directory, spot.name)?;
         } else if !claim.recorded.is_empty() {
             for key in place_keys(spot, target) {
-                items.running.remove(TreeId::ROOT, &key)?;
+                items.remove(TreeId::ROOT, &key)?;
             }
         }
     }

@@ -4,12 +4,13 @@ use super::{check, devices};
 use buttress_check::Report;
 use buttress_device::Device;
 use buttress_format::{
-    DirItems, InodeItem, InodeNumber, ItemType, Key, ObjectId, OrphanItem, TreeId, name_hash,
+    DirItem, DirItems, FileKind, Generation, InodeItem, InodeNumber, ItemType, Key, ObjectId, OrphanItem,
+    TreeId, name_hash,
 };
 use buttress_fs::{OpenOptions, Progress};
 use buttress_hostile::editor::Editor;
 use buttress_hostile::plants;
-use buttress_repair::{Options, Outcome};
+use buttress_repair::{Applied, Done, Edit, Options, Outcome};
 
 /// Returns the damaged volume of a plant.
 fn planted(name: &str) -> Editor {
@@ -170,4 +171,41 @@ fn whole_subvolume_with_place_is_not_being_deleted() {
         item(&devices, TreeId::ROOT, &OrphanItem::key(root.objectid)),
         None
     );
+}
+
+/// Adds a name that leads to nothing, at the last index of the root directory.
+fn fill_root_directory(editor: &mut Editor) {
+    let root = InodeNumber::ROOT_DIRECTORY;
+    let entry = DirItem {
+        location: InodeItem::key(InodeNumber::new(1 << 40)),
+        transid: Generation::new(7),
+        kind: FileKind::Regular,
+        name: b"last",
+        data: &[],
+    };
+    let mut data = Vec::new();
+    DirItems::push(&mut data, &entry).unwrap();
+    for key in [DirItem::key(root, entry.name), DirItem::index_key(root, u64::MAX)] {
+        editor.insert(TreeId::FS, &key, &data);
+    }
+}
+
+#[test]
+fn impossible_edit_changes_nothing_and_ends_no_repair() {
+    let mut editor = plants::seed("kinds");
+    let (index, number) = mislead_name(&mut editor);
+    fill_root_directory(&mut editor);
+    let devices = devices(&editor);
+    let before = check(&devices, false);
+    let outcome = repair_without_consent(&devices, &before);
+    let nothing =
+        |done: &&Done| done.applied == Applied::Nothing("the directory has no free index for a name");
+    let done = outcome.done.iter().find(nothing).expect("a step was impossible");
+    assert!(matches!(done.step.edit, Edit::LostAndFound(..)), "{done:?}");
+    assert!(item(&devices, TreeId::FS, &index).is_some());
+    // The inode of lost+found was written before the error.
+    for number in [number, number + 1] {
+        let inode = InodeItem::key(InodeNumber::new(number));
+        assert_eq!(item(&devices, TreeId::FS, &inode), None);
+    }
 }
