@@ -22,7 +22,7 @@ use buttress::{Device, DeviceOptions, Progress};
 use super::Check;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
-use crate::opening::{numbered, open_devices_over, open_for_check_on};
+use crate::opening::{existing_overlays, numbered, open_devices_over, open_for_check_on};
 use crate::output::terminal;
 use crate::progress::Watch;
 use crate::target::Target;
@@ -113,6 +113,19 @@ impl<'a> Job<'a> {
         Ok(if is_done { Outcome::Done } else { Outcome::Negative })
     }
 
+    /// Returns the image, and those of `--device`.
+    fn images(&self) -> Vec<&Path> {
+        let others = self.context.globals().devices.iter().map(PathBuf::as_path);
+        std::iter::once(self.target.image.as_path())
+            .chain(others)
+            .collect()
+    }
+
+    /// Returns the files of an overlay that exist.
+    fn existing(&self, overlay: &Path) -> Vec<PathBuf> {
+        existing_overlays(overlay, self.images().len())
+    }
+
     /// Refuses an overlay of an earlier repair, unless `--overlay` names it: an earlier repair may be
     /// one that was not kept.
     fn refuse_earlier_repair(&self) -> Result<()> {
@@ -120,13 +133,23 @@ impl<'a> Job<'a> {
         let Some(overlay) = self.overlay.as_deref().filter(|_| !is_named) else {
             return Ok(());
         };
-        if !overlay.exists() {
+        let existing = self.existing(overlay);
+        let Some(first) = existing.first() else {
             return Ok(());
-        }
-        let (overlay, image) = (overlay.display(), self.target.image.display());
-        Err(anyhow::anyhow!("{overlay} exists: it is the overlay of an earlier repair")).context(Advice(format!(
-            "to keep it, run `buttress overlay commit {overlay} {image}`. To discard it, run `buttress overlay discard {overlay}`. To continue it, give --overlay {overlay}"
+        };
+        let first = first.display();
+        let (commit, discard) = (self.commit_command(overlay), discard_command(&existing));
+        let overlay = terminal::shown(overlay.display());
+        Err(anyhow::anyhow!("{first} exists: it is the overlay of an earlier repair")).context(Advice(format!(
+            "to keep it, run `{commit}`. To discard it, run `{discard}`. To continue it, give --overlay {overlay}"
         )))
+    }
+
+    /// Returns the command that writes the overlays to all images.
+    fn commit_command(&self, overlay: &Path) -> String {
+        let images = self.images();
+        let paths = std::iter::once(overlay).chain(images);
+        format!("buttress overlay commit {}", spaced(paths))
     }
 
     /// Checks the volume before the repair.
@@ -192,10 +215,10 @@ impl<'a> Job<'a> {
         let Some(overlay) = &self.overlay else {
             return Ok(());
         };
-        let images = std::iter::once(&self.target.image).chain(&self.context.globals().devices);
+        let images = self.images().into_iter();
         let pairs: Vec<_> = images
             .enumerate()
-            .map(|(number, image)| (numbered(overlay, number), image.clone()))
+            .map(|(number, image)| (numbered(overlay, number), image.to_owned()))
             .collect();
         buttress::apply_overlays(&pairs, &self.context.device_options())?;
         Ok(())
@@ -225,8 +248,8 @@ impl<'a> Job<'a> {
         if kept != Kept::Better {
             return Some(match shown.overlay {
                 Some(overlay) => format!(
-                    "The repair was not kept; {image} is unchanged. To discard the repair, run `buttress overlay discard {}`",
-                    terminal::shown(overlay.display())
+                    "The repair was not kept; {image} is unchanged. To discard the repair, run `{}`",
+                    discard_command(&self.existing(overlay))
                 ),
                 None => format!("The repair was not kept; {image} is unchanged"),
             });
@@ -236,18 +259,31 @@ impl<'a> Job<'a> {
         }
         Some(match shown.overlay {
             Some(overlay) => {
+                let (commit, discard) = (
+                    self.commit_command(overlay),
+                    discard_command(&self.existing(overlay)),
+                );
                 let overlay = terminal::shown(overlay.display());
-                let devices = self.context.globals().devices.iter();
-                let others = devices.map(|device| format!(" {}", terminal::shown(device.display())));
-                let others: String = others.collect();
                 format!(
                     "The repair is in {overlay}; {image} is unchanged.\n\
-                     To keep the repair, run `buttress overlay commit {overlay} {image}{others}`; to discard it, run `buttress overlay discard {overlay}`"
+                     To keep the repair, run `{commit}`; to discard it, run `{discard}`"
                 )
             }
             None => format!("This was a trial; {image} is unchanged"),
         })
     }
+}
+
+/// Returns the command that deletes overlays.
+fn discard_command(overlays: &[PathBuf]) -> String {
+    let paths = overlays.iter().map(PathBuf::as_path);
+    format!("buttress overlay discard {}", spaced(paths))
+}
+
+/// Returns paths as they are shown, with spaces between.
+fn spaced<'p>(paths: impl Iterator<Item = &'p Path>) -> String {
+    let paths: Vec<String> = paths.map(|path| terminal::shown(path.display())).collect();
+    paths.join(" ")
 }
 
 /// Returns the overlay of an image: `IMAGE.repair` beside a file, and in the current directory for
