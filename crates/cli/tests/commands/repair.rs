@@ -163,3 +163,20 @@ fn repair_of_two_images_names_and_commits_both_overlays() {
     );
     assert_eq!(check(&image, &["--device", &other]).0, 0);
 }
+
+#[test]
+fn commit_refuses_an_earlier_overlay() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = damaged(folder.path());
+    let name = image.to_string_lossy();
+    assert_eq!(check(&image, &["--repair"]).0, 0);
+    let overlay = format!("{name}.repair");
+    let (code, message) = failure(&["check", "--repair", "--commit", "--overlay", &overlay, &name]);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains(&format!("overlay commit {overlay} {name}")),
+        "{message}"
+    );
+    assert!(Path::new(&overlay).exists());
+    assert_eq!(check(&image, &[]).0, 1);
+}

@@ -127,10 +127,10 @@ impl<'a> Job<'a> {
     }
 
     /// Refuses an overlay of an earlier repair, unless `--overlay` names it: an earlier repair may be
-    /// one that was not kept.
+    /// one that was not kept. For the same reason, `--commit` needs a new overlay.
     fn refuse_earlier_repair(&self) -> Result<()> {
         let is_named = self.context.globals().overlay.is_some();
-        let Some(overlay) = self.overlay.as_deref().filter(|_| !is_named) else {
+        let Some(overlay) = self.overlay.as_deref().filter(|_| !is_named || self.check.commit) else {
             return Ok(());
         };
         let existing = self.existing(overlay);
@@ -140,9 +140,16 @@ impl<'a> Job<'a> {
         let first = first.display();
         let (commit, discard) = (self.commit_command(overlay), discard_command(&existing));
         let overlay = terminal::shown(overlay.display());
-        Err(anyhow::anyhow!("{first} exists: it is the overlay of an earlier repair")).context(Advice(format!(
-            "to keep it, run `{commit}`. To discard it, run `{discard}`. To continue it, give --overlay {overlay}"
-        )))
+        let error = anyhow::anyhow!("{first} exists: it is the overlay of an earlier repair");
+        let advice = match is_named {
+            true => format!(
+                "--commit writes only a repair whose verdict compares with the image. To keep the overlay after you read its verdict, run `{commit}`. To discard it, run `{discard}`. To continue it, omit --commit"
+            ),
+            false => format!(
+                "to keep it, run `{commit}`. To discard it, run `{discard}`. To continue it, give --overlay {overlay}"
+            ),
+        };
+        Err(error).context(Advice(advice))
     }
 
     /// Returns the command that writes the overlays to all images.
