@@ -180,3 +180,16 @@ fn commit_refuses_an_earlier_overlay() {
     assert!(Path::new(&overlay).exists());
     assert_eq!(check(&image, &[]).0, 1);
 }
+
+#[test]
+fn failed_repair_deletes_the_overlays_that_it_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, other) = damaged_pair(folder.path());
+    let [name, other] = [&image, &other].map(|path| path.to_string_lossy().into_owned());
+    let overlay = format!("{name}.repair");
+    // The second overlay cannot be created.
+    std::os::unix::fs::symlink("/no such directory/file", format!("{overlay}.2")).unwrap();
+    let (code, message) = failure(&["check", "--repair", "--device", &other, &name]);
+    assert_eq!(code, 2, "{message}");
+    assert!(!Path::new(&overlay).exists());
+}

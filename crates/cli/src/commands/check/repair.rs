@@ -200,7 +200,26 @@ impl<'a> Job<'a> {
         self.repair_at(&place, before, &options)
     }
 
+    /// Repairs the volume at a place. If the repair fails, no verdict exists, and the overlays that it
+    /// made are deleted.
     fn repair_at(&self, place: &Place, before: &Report, options: &Options) -> Result<Repaired> {
+        let Place::Overlay(overlay) = place else {
+            return self.try_repair(place, before, options);
+        };
+        let earlier = self.existing(overlay);
+        let repaired = self.try_repair(place, before, options);
+        if repaired.is_err() {
+            let made = self.existing(overlay);
+            for file in made.iter().filter(|file| !earlier.contains(file)) {
+                if let Err(error) = buttress::discard_overlay(file) {
+                    self.context.warn(format_args!("{}: {error}", file.display()));
+                }
+            }
+        }
+        repaired
+    }
+
+    fn try_repair(&self, place: &Place, before: &Report, options: &Options) -> Result<Repaired> {
         let devices = match place {
             Place::Overlay(overlay) => self.devices(true, Some(overlay))?,
             Place::Image => self.devices(true, None)?,
