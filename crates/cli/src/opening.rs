@@ -178,6 +178,13 @@ pub(crate) fn numbered(first: &Path, index: usize) -> PathBuf {
     name.into()
 }
 
+/// Returns the files of an overlay that exist, for a volume with `count` images. A file for a
+/// further image is included: the overlay was made with more images.
+pub(crate) fn existing_overlays(first: &Path, count: usize) -> Vec<PathBuf> {
+    let files = (0..=count).map(|index| numbered(first, index));
+    files.filter(|file| file.exists()).collect()
+}
+
 /// If a mount of this program serves an image that is in use, adds the mount's directory to the
 /// error of opening the image.
 fn where_served(path: &Path, kind: io::ErrorKind, error: anyhow::Error) -> anyhow::Error {

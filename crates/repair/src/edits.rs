@@ -1,7 +1,8 @@
 //! The edits of a plan, in a running transaction.
 //!
 //! Each edit reads the items that it changes again: an earlier edit of the same round may have
-//! changed them. An edit whose evidence is gone, or contradicts itself, changes nothing.
+//! changed them. An edit whose evidence is gone, or contradicts itself, changes nothing. An edit that
+//! finds out later that it is impossible restores the items that it changed.
 //!
 //! | module | edits |
 //! |---|---|
@@ -21,9 +22,9 @@ mod settling;
 
 use crate::items::Items;
 use crate::steps::{Applied, Edit, Step};
-use buttress_fs::error::Result;
+use buttress_format::{InodeNumber, TreeId};
+use buttress_fs::error::{Error, Result};
 
-pub(crate) use counts::recount;
 pub(crate) use settling::Indexes;
 
 /// The tree places that one edit changes at most.
@@ -31,6 +32,31 @@ pub(crate) const PLACES: u64 = 48;
 
 /// Applies the edit of a step.
 pub(crate) fn apply(items: &mut Items<'_>, step: &Step, indexes: &mut Indexes) -> Result<Applied> {
+    or_nothing(items, |items| edit(items, step, indexes))
+}
+
+/// Sets the counts of an inode to the sums over its items.
+pub(crate) fn recount(items: &mut Items<'_>, tree: TreeId, inode: InodeNumber) -> Result<Applied> {
+    or_nothing(items, |items| counts::recount(items, tree, inode))
+}
+
+/// Runs an edit. An edit that the format does not permit changes nothing, because an error would end
+/// the whole repair.
+fn or_nothing(
+    items: &mut Items<'_>,
+    edit: impl FnOnce(&mut Items<'_>) -> Result<Applied>,
+) -> Result<Applied> {
+    let reason = match edit(items) {
+        Err(Error::TooMany { what } | Error::Invalid { what }) => what,
+        Err(Error::HashCollision { .. }) => "too many names of the directory have the same hash",
+        Err(Error::Exists { .. }) => "the directory has no free name for the inode",
+        result => return result,
+    };
+    items.roll_back()?;
+    Ok(Applied::Nothing(reason))
+}
+
+fn edit(items: &mut Items<'_>, step: &Step, indexes: &mut Indexes) -> Result<Applied> {
     match &step.edit {
         Edit::RootDirectory(tree) => inodes::set_root_directory(items, *tree),
         Edit::MakeRootDirectory(tree) => inodes::make_root_directory(items, *tree),
@@ -46,7 +72,7 @@ pub(crate) fn apply(items: &mut Items<'_>, step: &Step, indexes: &mut Indexes) -
         }
         Edit::Hole(tree, inode, start, end) => counts::insert_hole(items, *tree, *inode, *start..*end),
         Edit::LostAndFound(tree, inode) => inodes::give_name(items, *tree, *inode),
-        Edit::Recount(tree, inode) => recount(items, *tree, *inode),
+        Edit::Recount(tree, inode) => counts::recount(items, *tree, *inode),
         Edit::Place { parent, child } => places::settle(items, *parent, *child),
         Edit::SubvolumeToLostAndFound(subvolume) => places::give_name(items, *subvolume),
         Edit::RootOrphanItem(subvolume) => places::settle_references(items, *subvolume),

@@ -55,6 +55,21 @@ pub(crate) struct Items<'r> {
     pub(crate) now: Timestamp,
     /// The inodes whose names or entries changed. The round recounts them at its end, each once.
     pub(crate) touched: &'r mut BTreeSet<FileId>,
+    pub(crate) named: &'r Named,
+    /// The items that this edit changed, as they were before, in the order of the changes.
+    pub(crate) undo: Vec<Before>,
+}
+
+/// An item before a change; without data if it did not exist.
+pub(crate) type Before = (TreeId, Key, Option<Vec<u8>>);
+
+/// The inode numbers that findings name. A number without an inode is not free if a name leads to
+/// it: a new inode would become the target of the name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) inodes: BTreeSet<FileId>,
+    /// Whether the report has left out names that lead to nothing.
+    pub(crate) is_cut: bool,
 }
 
 /// A file of a subvolume.
@@ -115,6 +130,36 @@ impl Items<'_> {
         Ok(self.get(tree, key)?.is_some())
     }
 
+    /// Writes an item.
+    pub(crate) fn put(&mut self, tree: TreeId, key: &Key, data: &[u8]) -> Result<()> {
+        self.note(tree, key)?;
+        self.running.put(tree, key, data)
+    }
+
+    /// Removes an item if it exists.
+    pub(crate) fn remove(&mut self, tree: TreeId, key: &Key) -> Result<()> {
+        self.note(tree, key)?;
+        self.running.remove(tree, key).map(drop)
+    }
+
+    /// Notes an item before its change.
+    fn note(&mut self, tree: TreeId, key: &Key) -> Result<()> {
+        let before = self.get(tree, key)?.map(|item| item.data().to_vec());
+        self.undo.push((tree, *key, before));
+        Ok(())
+    }
+
+    /// Restores all items that this edit changed.
+    pub(crate) fn roll_back(&mut self) -> Result<()> {
+        while let Some((tree, key, before)) = self.undo.pop() {
+            match before {
+                Some(data) => self.running.put(tree, &key, &data)?,
+                None => drop(self.running.remove(tree, &key)?),
+            }
+        }
+        Ok(())
+    }
+
     /// Calls `each` with the items of a range of keys.
     pub(crate) fn each(
         &mut self,
@@ -146,7 +191,7 @@ impl Items<'_> {
             transid: self.generation(),
             ..item
         };
-        self.running.put(tree, &InodeItem::key(inode), &item.to_bytes())
+        self.put(tree, &InodeItem::key(inode), &item.to_bytes())
     }
 
     /// Returns the entries of an item of a directory.
@@ -168,14 +213,14 @@ impl Items<'_> {
             return Ok(removed);
         }
         if kept.is_empty() {
-            self.running.remove(tree, key)?;
+            self.remove(tree, key)?;
             return Ok(removed);
         }
         let mut data = Vec::new();
         for entry in &kept {
             DirItems::push(&mut data, &entry.item()).map_err(|_| bad_name())?;
         }
-        self.running.put(tree, key, &data)?;
+        self.put(tree, key, &data)?;
         Ok(removed)
     }
 
@@ -189,7 +234,7 @@ impl Items<'_> {
             let name = Name::from(entry.name.as_slice());
             return Err(Error::HashCollision { name });
         }
-        self.running.put(tree, key, &data)
+        self.put(tree, key, &data)
     }
 
     fn item_bytes_max(&self) -> usize {
@@ -245,9 +290,9 @@ impl Items<'_> {
             has_changed = true;
         }
         if data.is_empty() {
-            self.running.remove(tree, key)?;
+            self.remove(tree, key)?;
         } else if has_changed {
-            self.running.put(tree, key, &data)?;
+            self.put(tree, key, &data)?;
         }
         Ok(())
     }
@@ -267,7 +312,7 @@ impl Items<'_> {
             .map_or_else(Vec::new, |item| item.data().to_vec());
         if data.len().exact_add(InodeRefs::entry_bytes(name)) <= self.item_bytes_max() {
             InodeRefs::push(&mut data, index, name).map_err(|_| bad_name())?;
-            return self.running.put(tree, &key, &data);
+            return self.put(tree, &key, &data);
         }
         let key = InodeExtrefs::key(inode, directory, name);
         let mut data = self
@@ -279,7 +324,7 @@ impl Items<'_> {
             return Err(Error::HashCollision { name });
         }
         self.running.use_feature(Incompat::EXTENDED_IREF);
-        self.running.put(tree, &key, &data)
+        self.put(tree, &key, &data)
     }
 
     /// Returns an index after all names of a directory.
@@ -290,7 +335,7 @@ impl Items<'_> {
             found.filter(|key| key.objectid == last.objectid && key.item_type == ItemType::DIR_INDEX);
         let next = highest.map_or(Some(FIRST_INDEX), |key| key.offset.checked_add(1));
         next.ok_or(Error::TooMany {
-            what: "names of a directory",
+            what: "the directory has no free index for a name",
         })
     }
 

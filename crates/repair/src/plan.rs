@@ -12,6 +12,7 @@
 
 mod edits;
 
+use crate::items::Named;
 use crate::kinds::{self, Part, RepairKind};
 use crate::steps::{Edit, Hints, Left, Loss, Plan, Step};
 use buttress_check::{Finding, Grade, Note, Report, Reported};
@@ -46,6 +47,24 @@ pub fn plan(report: &Report) -> Plan {
         steps.retain(|step| !step.edit.is_of_quotas());
     }
     Plan { steps, left, blocked }
+}
+
+/// Returns the inode numbers to which names of the volume lead, by the findings of a report.
+pub(crate) fn named(report: &Report) -> Named {
+    let inodes = report
+        .findings
+        .iter()
+        .filter_map(|reported| match &reported.finding {
+            Finding::EntryWithoutInode { subvolume, inode, .. }
+            | Finding::EntryMissing { subvolume, inode, .. }
+            | Finding::LinkMissing { subvolume, inode, .. }
+            | Finding::InodeMissing { subvolume, inode } => Some((subvolume.tree(), *inode)),
+            _ => None,
+        });
+    Named {
+        inodes: inodes.collect(),
+        is_cut: !edits::is_whole(report, "entry-without-inode"),
+    }
 }
 
 fn add(steps: &mut BTreeMap<Edit, Step>, reported: &Reported) {

@@ -15,7 +15,7 @@
 
 use crate::edits::{self, Indexes};
 use crate::guard::{self, Lost};
-use crate::items::{FileId, Items};
+use crate::items::{FileId, Items, Named};
 use crate::plan::plan;
 use crate::steps::{Applied, Edit, Left, Loss, Plan, Step};
 use buttress_check::{Finding, Grade, Report};
@@ -158,6 +158,8 @@ struct Rounds<'a> {
     /// The owner's answers, by edit.
     answers: BTreeMap<Edit, bool>,
     announced: BTreeSet<FileId>,
+    /// The inode numbers that the findings of the last check name.
+    named: Named,
     done: Vec<Done>,
 }
 
@@ -194,6 +196,7 @@ pub fn run(
         engine: opening.end(),
         answers: BTreeMap::new(),
         announced: BTreeSet::new(),
+        named: crate::plan::named(before),
         done: Vec::new(),
     };
     let first_state = rounds.engine.committed_view();
@@ -210,6 +213,7 @@ pub fn run(
         let is_better = severity(&report) < severity(&after);
         after = report;
         plan = crate::plan::plan(&after);
+        rounds.named = crate::plan::named(&after);
         if !is_better && !rounds.is_new(&plan) {
             break;
         }
@@ -326,6 +330,8 @@ impl Rounds<'_> {
                 running,
                 now,
                 touched,
+                named: &self.named,
+                undo: Vec::new(),
             })
         })
     }

@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::exit::Outcome;
+use crate::exit::{Advice, Outcome};
 use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::opening::numbered;
@@ -57,6 +57,7 @@ impl Subcommand for Commit {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        self.refuse_missing_image()?;
         // Messages must not be written to the overlay or the image.
         let mut pairs = Vec::new();
         for (index, image) in self.images.iter().enumerate() {
@@ -82,6 +83,24 @@ impl Subcommand for Commit {
             out.flush()?;
         }
         Ok(Outcome::Done)
+    }
+}
+
+impl Commit {
+    /// Refuses fewer images than the overlay has files: the volume would be half of the new state.
+    fn refuse_missing_image(&self) -> Result<()> {
+        let further = numbered(&self.overlay, self.images.len());
+        if !further.exists() {
+            return Ok(());
+        }
+        let images = self.images.len();
+        let further = further.display();
+        Err(anyhow::anyhow!(
+            "{further} exists: the overlay has more images (found {images} in the command)"
+        ))
+        .context(Advice::new(
+            "give all images, in the order in which the overlay was made",
+        ))
     }
 }
 

@@ -116,3 +116,80 @@ fn repair_in_json_has_both_verdicts() {
     assert_eq!(document["done"][0]["changed"], true);
     assert_eq!(document["after"]["clean"], true);
 }
+
+/// Makes a volume with one damaged superblock copy on two images.
+fn damaged_pair(folder: &Path) -> (PathBuf, PathBuf) {
+    let (image, other) = (folder.join("ill.img"), folder.join("other.img"));
+    for path in [&image, &other] {
+        File::create(path).unwrap().set_len(128 << 20).unwrap();
+    }
+    let [name, other_name] = [&image, &other].map(|path| path.to_string_lossy().into_owned());
+    assert!(buttress(&["mkfs", "-q", &name]).status.success());
+    assert!(buttress(&["device", "add", &other_name, &name]).status.success());
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&[0x5a; 8], IN_COPY).unwrap();
+    (image, other)
+}
+
+#[test]
+fn repair_of_two_images_names_and_commits_both_overlays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, other) = damaged_pair(folder.path());
+    let [name, other] = [&image, &other].map(|path| path.to_string_lossy().into_owned());
+    let repair = ["check", "--repair", "--device", &other, &name];
+    let output = buttress(&repair);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let commit = format!("overlay commit {name}.repair {name} {other}");
+    let discard = format!("overlay discard {name}.repair {name}.repair.2");
+    assert!(text.contains(&commit) && text.contains(&discard), "{text}");
+    let overlay = format!("{name}.repair");
+    let (code, message) = failure(&["overlay", "commit", &overlay, &name]);
+    assert_eq!(code, 1);
+    assert!(message.contains("the overlay has more images"), "{message}");
+    // The second overlay alone also is an earlier repair.
+    let kept = folder.path().join("kept");
+    fs::rename(&overlay, &kept).unwrap();
+    let (code, message) = failure(&repair);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains("an earlier repair") && message.contains(".repair.2"),
+        "{message}"
+    );
+    fs::rename(&kept, &overlay).unwrap();
+    assert!(
+        buttress(&["overlay", "commit", &overlay, &name, &other])
+            .status
+            .success()
+    );
+    assert_eq!(check(&image, &["--device", &other]).0, 0);
+}
+
+#[test]
+fn commit_refuses_an_earlier_overlay() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = damaged(folder.path());
+    let name = image.to_string_lossy();
+    assert_eq!(check(&image, &["--repair"]).0, 0);
+    let overlay = format!("{name}.repair");
+    let (code, message) = failure(&["check", "--repair", "--commit", "--overlay", &overlay, &name]);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains(&format!("overlay commit {overlay} {name}")),
+        "{message}"
+    );
+    assert!(Path::new(&overlay).exists());
+    assert_eq!(check(&image, &[]).0, 1);
+}
+
+#[test]
+fn failed_repair_deletes_the_overlays_that_it_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, other) = damaged_pair(folder.path());
+    let [name, other] = [&image, &other].map(|path| path.to_string_lossy().into_owned());
+    let overlay = format!("{name}.repair");
+    // The second overlay cannot be created.
+    std::os::unix::fs::symlink("/no such directory/file", format!("{overlay}.2")).unwrap();
+    let (code, message) = failure(&["check", "--repair", "--device", &other, &name]);
+    assert_eq!(code, 2, "{message}");
+    assert!(!Path::new(&overlay).exists());
+}

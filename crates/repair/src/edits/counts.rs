@@ -82,7 +82,7 @@ pub(crate) fn recount(items: &mut Items<'_>, tree: TreeId, inode: InodeNumber) -
     let before = item;
     let sums = sums(items, tree, inode)?;
     item.nlink = u32::try_from(sums.names).map_err(|_| Error::TooMany {
-        what: "names of an inode",
+        what: "the inode has more names than the format permits",
     })?;
     match item.kind() {
         FileKind::Directory => item.size = ByteCount::new(sums.name_bytes),
@@ -125,7 +125,7 @@ pub(super) fn set_extent_generation(
     let mut extent =
         FileExtent::parse(&key, item.data(), items.sector_bytes()).map_err(|error| broken(tree, error))?;
     extent.generation = generation;
-    items.running.put(tree, &key, &extent.encode())?;
+    items.put(tree, &key, &extent.encode())?;
     Ok(Applied::Changed)
 }
 
@@ -156,6 +156,6 @@ pub(super) fn insert_hole(
             num_bytes: length,
         }),
     };
-    items.running.put(tree, &key, &hole.encode())?;
+    items.put(tree, &key, &hole.encode())?;
     Ok(Applied::Changed)
 }

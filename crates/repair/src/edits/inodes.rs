@@ -64,7 +64,7 @@ pub(super) fn name_root_directory(items: &mut Items<'_>, tree: TreeId) -> Result
     InodeRefs::push(&mut data, 0, b"..").map_err(|_| Error::Invalid {
         what: "the name of a root directory",
     })?;
-    items.running.put(tree, &InodeRefs::key(root, root), &data)?;
+    items.put(tree, &InodeRefs::key(root, root), &data)?;
     Ok(Applied::Changed)
 }
 
@@ -189,7 +189,7 @@ pub(super) fn give_name(items: &mut Items<'_>, tree: TreeId, inode: InodeNumber)
     if is_empty || tree.as_subvolume().is_none() {
         counts::recount(items, tree, inode)?;
         let key = OrphanItem::key(inode.object_id());
-        items.running.put(tree, &key, &[])?;
+        items.put(tree, &key, &[])?;
         return Ok(Applied::Changed);
     }
     if item.kind() != FileKind::Directory && sums.has_entries {
@@ -231,17 +231,23 @@ pub(super) fn lost_and_found(items: &mut Items<'_>, tree: TreeId) -> Result<Inod
     Ok(inode)
 }
 
-/// Returns an inode number after all of a tree.
+/// Returns an inode number after all of a tree to which no name leads.
 fn free_number(items: &mut Items<'_>, tree: TreeId) -> Result<InodeNumber> {
+    if items.named.is_cut {
+        return Err(Error::Invalid {
+            what: "the report leaves out names that lead to nothing, so no inode number is known to be free",
+        });
+    }
     let last = Key::new(buttress_format::ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
     let highest = items
         .running
         .at_or_before(tree, &last)?
         .map_or(0, |item| item.key().objectid.get());
-    let next = highest.checked_add(1).filter(|next| *next < last.objectid.get());
-    let next = next.ok_or(Error::TooMany {
-        what: "inodes of a subvolume",
-    })?;
-    // The number of the root directory is the lowest of any inode.
-    Ok(InodeNumber::new(next.max(InodeNumber::ROOT_DIRECTORY.get())))
+    // The root directory has the lowest number of any inode.
+    let lowest = InodeNumber::ROOT_DIRECTORY.get().max(highest);
+    let mut numbers = (lowest..last.objectid.get()).skip(1).map(InodeNumber::new);
+    let free = numbers.find(|number| !items.named.inodes.contains(&(tree, *number)));
+    free.ok_or(Error::TooMany {
+        what: "the subvolume has no free inode number",
+    })
 }

@@ -73,7 +73,7 @@ pub(super) fn write(
         };
         let data = place.encode()?;
         for key in place_keys(spot, target) {
-            items.running.put(TreeId::ROOT, &key, &data)?;
+            items.put(TreeId::ROOT, &key, &data)?;
         }
     }
     Ok(())

@@ -60,9 +60,9 @@ pub(super) fn settle_uuid(
         }
         changed = true;
         if data.is_empty() {
-            items.running.remove(TreeId::UUID, &key)?;
+            items.remove(TreeId::UUID, &key)?;
         } else {
-            items.running.put(TreeId::UUID, &key, &data)?;
+            items.put(TreeId::UUID, &key, &data)?;
         }
     }
     Ok(if changed {
@@ -110,7 +110,7 @@ pub(super) fn set_quota_counts(items: &mut Items<'_>, text: &str, counts: [u64; 
         ..found
     };
     let key = QgroupInfo::key(group);
-    items.running.put(TreeId::QUOTA, &key, &info.to_bytes())?;
+    items.put(TreeId::QUOTA, &key, &info.to_bytes())?;
     Ok(Applied::Changed)
 }
 
@@ -120,7 +120,7 @@ pub(super) fn make_quota_group(items: &mut Items<'_>, text: &str) -> Result<Appl
     let limit = QgroupLimit::key(group);
     if !items.has(TreeId::QUOTA, &limit)? {
         let none = QgroupLimit::none(group);
-        items.running.put(TreeId::QUOTA, &limit, &none.to_bytes())?;
+        items.put(TreeId::QUOTA, &limit, &none.to_bytes())?;
     }
     if info(items, group)?.is_some() {
         return Ok(Applied::Nothing("the quota group exists"));
@@ -134,7 +134,7 @@ pub(super) fn make_quota_group(items: &mut Items<'_>, text: &str) -> Result<Appl
         exclusive_compressed: ByteCount::ZERO,
     };
     let key = QgroupInfo::key(group);
-    items.running.put(TreeId::QUOTA, &key, &empty.to_bytes())?;
+    items.put(TreeId::QUOTA, &key, &empty.to_bytes())?;
     Ok(Applied::Changed)
 }
 
@@ -147,9 +147,9 @@ pub(super) fn settle_quota_relation(items: &mut Items<'_>, one: &str, other: &st
     let both_exist = info(items, relation.group)?.is_some() && info(items, relation.other)?.is_some();
     for key in relation.keys() {
         if both_exist {
-            items.running.put(TreeId::QUOTA, &key, &[])?;
+            items.put(TreeId::QUOTA, &key, &[])?;
         } else {
-            items.running.remove(TreeId::QUOTA, &key)?;
+            items.remove(TreeId::QUOTA, &key)?;
         }
     }
     Ok(Applied::Changed)

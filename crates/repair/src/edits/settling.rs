@@ -13,7 +13,7 @@
 //! Invariant: an existing inode has as many reachable names after [`settle`] as before.
 
 use super::names::{Spot, free_name, inode_of, place_keys, subvolume_location, write};
-use super::{counts, inodes};
+use super::{counts, inodes, places};
 use crate::items::{Entry, Items, broken, is_subvolume, keys_of_type};
 use crate::steps::{Applied, Hints};
 use buttress_exact::Exact as _;
@@ -108,19 +108,17 @@ pub(super) fn settle(
         return Ok(Applied::Nothing(reason));
     }
     let known = indexes.of(items, &spot)?;
-    let mut claims = claims(items, &spot, &known, hints)?;
-    let records = claims
-        .values()
-        .map(|claim| claim.indexes.len().exact_add(claim.recorded.len()));
-    if claims.len() > TARGETS_MAX || records.fold(0, usize::exact_add) > RECORDS_MAX {
+    let Some(mut claims) = claims(items, &spot, &known, hints)? else {
         return Ok(Applied::Nothing("too many records claim the name"));
-    }
+    };
     remove_all(items, &spot, &claims)?;
     let touched: BTreeSet<Key> = claims.keys().copied().collect();
     let mut existing = Vec::new();
     for (target, claim) in core::mem::take(&mut claims) {
         if exists(items, &spot, &target, &claim)? {
             existing.push((target, claim));
+        } else if is_subvolume(&target) {
+            places::delete_rest(items, TreeId::new(target.objectid.get()))?;
         }
     }
     // Of equal claims, the lowest number wins, so the result does not depend on any order.
@@ -141,13 +139,25 @@ pub(super) fn settle(
     Ok(Applied::Changed)
 }
 
-/// Collects the claims on a name by target.
+/// Returns whether a single edit cannot change all records of the claims.
+fn are_too_many(claims: &BTreeMap<Key, Claim>) -> bool {
+    let records = claims
+        .values()
+        .map(|claim| claim.indexes.len().exact_add(claim.recorded.len()));
+    claims.len() > TARGETS_MAX || records.fold(0, usize::exact_add) > RECORDS_MAX
+}
+
+/// Collects the claims on a name by target. Returns `None` as soon as they are too many.
 fn claims(
     items: &mut Items<'_>,
     spot: &Spot<'_>,
     known: &[u64],
     hints: &Hints,
-) -> Result<BTreeMap<Key, Claim>> {
+) -> Result<Option<BTreeMap<Key, Claim>>> {
+    // Each known index is a record.
+    if known.len() > RECORDS_MAX {
+        return Ok(None);
+    }
     let mut claims: BTreeMap<Key, Claim> = BTreeMap::new();
     let is_named = |entry: &Entry| entry.name == spot.name;
     for entry in items
@@ -164,6 +174,9 @@ fn claims(
     for child in &hints.subvolumes {
         claims.entry(subvolume_location(*child)).or_default();
     }
+    if are_too_many(&claims) {
+        return Ok(None);
+    }
     let mut indexes: BTreeSet<u64> = known.iter().copied().collect();
     let mut looked = BTreeSet::new();
     // A record can name a further index, and the index another target.
@@ -179,11 +192,14 @@ fn claims(
             }
         }
         add_records(items, spot, &mut claims)?;
+        if are_too_many(&claims) {
+            return Ok(None);
+        }
         let recorded = claims.values().flat_map(|claim| claim.recorded.iter().copied());
         indexes.extend(recorded.filter(|index| !looked.contains(index)));
     }
     add_records(items, spot, &mut claims)?;
-    Ok(claims)
+    Ok((!are_too_many(&claims)).then_some(claims))
 }
 
 /// Adds what the targets themselves record.
@@ -208,7 +224,11 @@ fn exists(items: &mut Items<'_>, spot: &Spot<'_>, target: &Key, claim: &Claim) -
     if is_subvolume(target) {
         // A snapshot keeps the entries of subvolumes below its source, without their records.
         let is_whole_entry = !claim.indexes.is_empty() && claim.items > 0;
-        return Ok(is_whole_entry || items.has_tree(TreeId::new(target.objectid.get()))?);
+        let child = TreeId::new(target.objectid.get());
+        if !claim.recorded.is_empty() && places::is_half_deleted(items, child)? {
+            return Ok(false);
+        }
+        return Ok(is_whole_entry || items.has_tree(child)?);
     }
     let inode = inode_of(target);
     if inode == spot.directory || inode == InodeNumber::ROOT_DIRECTORY {
@@ -253,7 +273,7 @@ fn remove_all(items: &mut Items<'_>, spot: &Spot<'_>, claims: &BTreeMap<Key, Cla
             items.remove_records(spot.tree, inode_of(target), spot.directory, spot.name)?;
         } else if !claim.recorded.is_empty() {
             for key in place_keys(spot, target) {
-                items.running.remove(TreeId::ROOT, &key)?;
+                items.remove(TreeId::ROOT, &key)?;
             }
         }
     }

@@ -201,8 +201,8 @@ fn of_place(finding: &Finding) -> Option<Planned> {
                 parent: *parent,
                 child: *child,
             },
-            "set both references of the subvolume to the place that a directory confirms",
-            "the directory entry of the subvolume",
+            "set both references of the subvolume to the place that a directory confirms, or remove the place if the subvolume is half deleted",
+            "the directory entry of the subvolume, and the progress of its deletion",
         ),
         Finding::SubvolumeUnreachable { subvolume } => planned(
             Edit::SubvolumeToLostAndFound(*subvolume),
@@ -211,7 +211,7 @@ fn of_place(finding: &Finding) -> Option<Planned> {
         ),
         Finding::RootOrphanItemMissing { subvolume } => planned(
             Edit::RootOrphanItem(*subvolume),
-            "keep the subvolume if it has a place, else mark it for deletion",
+            "keep the subvolume if it has a place and is not half deleted, else mark it for deletion",
             "the references of the subvolume, and the flags of the root item",
         ),
         Finding::SubvolumeMissing { parent, child } => planned(
@@ -286,15 +286,32 @@ fn of_volume(finding: &Finding) -> Planned {
     }
 }
 
+/// Returns whether a report has kept all findings of a code.
+pub(super) fn is_whole(report: &Report, code: &str) -> bool {
+    let kept = report.findings.iter();
+    let kept = kept.filter(|reported| reported.finding.code() == code).count();
+    // Clamp: a code without findings counts nothing.
+    let counted = report.counts.get(code).copied().unwrap_or(0);
+    counted <= buttress_exact::u64_of(kept)
+}
+
 /// Sets the loss of names whose target does not exist. The name stays if its target is made again,
-/// or if another inode records it.
+/// or if another inode records it. No edit makes a missing subvolume again.
 pub(super) fn settle_losses(steps: &mut BTreeMap<Edit, Step>, report: &Report) {
     let mut made: BTreeSet<(TreeId, InodeNumber)> = BTreeSet::new();
+    let mut missing: BTreeSet<TreeId> = BTreeSet::new();
     for reported in &report.findings {
-        if let Finding::InodeMissing { subvolume, inode } = &reported.finding {
-            made.insert((subvolume.tree(), *inode));
+        match &reported.finding {
+            Finding::InodeMissing { subvolume, inode } => {
+                made.insert((subvolume.tree(), *inode));
+            }
+            Finding::SubvolumeMissing { child, .. } => {
+                missing.insert(*child);
+            }
+            _ => {}
         }
     }
+    let knows_missing = is_whole(report, "subvolume-missing");
     for (edit, step) in steps {
         let Edit::Name(tree, ..) = edit else { continue };
         let leads_to_nothing = step.codes.contains("entry-without-inode");
@@ -304,7 +321,12 @@ pub(super) fn settle_losses(steps: &mut BTreeMap<Edit, Step>, report: &Report) {
             .inodes
             .iter()
             .any(|inode| made.contains(&(*tree, *inode)));
-        if leads_to_nothing && !is_recorded && !is_made {
+        // A report without all missing subvolumes does not say which subvolumes exist.
+        let is_of_missing = match knows_missing {
+            true => !step.hints.subvolumes.is_disjoint(&missing),
+            false => !step.hints.subvolumes.is_empty(),
+        };
+        if is_of_missing || (leads_to_nothing && !is_recorded && !is_made) {
             step.loss = Loss::Names(1);
         }
     }

@@ -12,6 +12,8 @@
     reason = "tests state what must hold, with known numbers"
 )]
 
+mod consent;
+
 use buttress_check::Report;
 use buttress_device::{Device, Engine};
 use buttress_fs::{OpenOptions, Progress};

@@ -22,7 +22,7 @@ use buttress::{Device, DeviceOptions, Progress};
 use super::Check;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
-use crate::opening::{numbered, open_devices_over, open_for_check_on};
+use crate::opening::{existing_overlays, numbered, open_devices_over, open_for_check_on};
 use crate::output::terminal;
 use crate::progress::Watch;
 use crate::target::Target;
@@ -113,20 +113,50 @@ impl<'a> Job<'a> {
         Ok(if is_done { Outcome::Done } else { Outcome::Negative })
     }
 
+    /// Returns the image, and those of `--device`.
+    fn images(&self) -> Vec<&Path> {
+        let others = self.context.globals().devices.iter().map(PathBuf::as_path);
+        std::iter::once(self.target.image.as_path())
+            .chain(others)
+            .collect()
+    }
+
+    /// Returns the files of an overlay that exist.
+    fn existing(&self, overlay: &Path) -> Vec<PathBuf> {
+        existing_overlays(overlay, self.images().len())
+    }
+
     /// Refuses an overlay of an earlier repair, unless `--overlay` names it: an earlier repair may be
-    /// one that was not kept.
+    /// one that was not kept. For the same reason, `--commit` needs a new overlay.
     fn refuse_earlier_repair(&self) -> Result<()> {
         let is_named = self.context.globals().overlay.is_some();
-        let Some(overlay) = self.overlay.as_deref().filter(|_| !is_named) else {
+        let Some(overlay) = self.overlay.as_deref().filter(|_| !is_named || self.check.commit) else {
             return Ok(());
         };
-        if !overlay.exists() {
+        let existing = self.existing(overlay);
+        let Some(first) = existing.first() else {
             return Ok(());
-        }
-        let (overlay, image) = (overlay.display(), self.target.image.display());
-        Err(anyhow::anyhow!("{overlay} exists: it is the overlay of an earlier repair")).context(Advice(format!(
-            "to keep it, run `buttress overlay commit {overlay} {image}`. To discard it, run `buttress overlay discard {overlay}`. To continue it, give --overlay {overlay}"
-        )))
+        };
+        let first = first.display();
+        let (commit, discard) = (self.commit_command(overlay), discard_command(&existing));
+        let overlay = terminal::shown(overlay.display());
+        let error = anyhow::anyhow!("{first} exists: it is the overlay of an earlier repair");
+        let advice = match is_named {
+            true => format!(
+                "--commit writes only a repair whose verdict compares with the image. To keep the overlay after you read its verdict, run `{commit}`. To discard it, run `{discard}`. To continue it, omit --commit"
+            ),
+            false => format!(
+                "to keep it, run `{commit}`. To discard it, run `{discard}`. To continue it, give --overlay {overlay}"
+            ),
+        };
+        Err(error).context(Advice(advice))
+    }
+
+    /// Returns the command that writes the overlays to all images.
+    fn commit_command(&self, overlay: &Path) -> String {
+        let images = self.images();
+        let paths = std::iter::once(overlay).chain(images);
+        format!("buttress overlay commit {}", spaced(paths))
     }
 
     /// Checks the volume before the repair.
@@ -170,7 +200,26 @@ impl<'a> Job<'a> {
         self.repair_at(&place, before, &options)
     }
 
+    /// Repairs the volume at a place. If the repair fails, no verdict exists, and the overlays that it
+    /// made are deleted.
     fn repair_at(&self, place: &Place, before: &Report, options: &Options) -> Result<Repaired> {
+        let Place::Overlay(overlay) = place else {
+            return self.try_repair(place, before, options);
+        };
+        let earlier = self.existing(overlay);
+        let repaired = self.try_repair(place, before, options);
+        if repaired.is_err() {
+            let made = self.existing(overlay);
+            for file in made.iter().filter(|file| !earlier.contains(file)) {
+                if let Err(error) = buttress::discard_overlay(file) {
+                    self.context.warn(format_args!("{}: {error}", file.display()));
+                }
+            }
+        }
+        repaired
+    }
+
+    fn try_repair(&self, place: &Place, before: &Report, options: &Options) -> Result<Repaired> {
         let devices = match place {
             Place::Overlay(overlay) => self.devices(true, Some(overlay))?,
             Place::Image => self.devices(true, None)?,
@@ -192,10 +241,10 @@ impl<'a> Job<'a> {
         let Some(overlay) = &self.overlay else {
             return Ok(());
         };
-        let images = std::iter::once(&self.target.image).chain(&self.context.globals().devices);
+        let images = self.images().into_iter();
         let pairs: Vec<_> = images
             .enumerate()
-            .map(|(number, image)| (numbered(overlay, number), image.clone()))
+            .map(|(number, image)| (numbered(overlay, number), image.to_owned()))
             .collect();
         buttress::apply_overlays(&pairs, &self.context.device_options())?;
         Ok(())
@@ -225,8 +274,8 @@ impl<'a> Job<'a> {
         if kept != Kept::Better {
             return Some(match shown.overlay {
                 Some(overlay) => format!(
-                    "The repair was not kept; {image} is unchanged. To discard the repair, run `buttress overlay discard {}`",
-                    terminal::shown(overlay.display())
+                    "The repair was not kept; {image} is unchanged. To discard the repair, run `{}`",
+                    discard_command(&self.existing(overlay))
                 ),
                 None => format!("The repair was not kept; {image} is unchanged"),
             });
@@ -236,18 +285,31 @@ impl<'a> Job<'a> {
         }
         Some(match shown.overlay {
             Some(overlay) => {
+                let (commit, discard) = (
+                    self.commit_command(overlay),
+                    discard_command(&self.existing(overlay)),
+                );
                 let overlay = terminal::shown(overlay.display());
-                let devices = self.context.globals().devices.iter();
-                let others = devices.map(|device| format!(" {}", terminal::shown(device.display())));
-                let others: String = others.collect();
                 format!(
                     "The repair is in {overlay}; {image} is unchanged.\n\
-                     To keep the repair, run `buttress overlay commit {overlay} {image}{others}`; to discard it, run `buttress overlay discard {overlay}`"
+                     To keep the repair, run `{commit}`; to discard it, run `{discard}`"
                 )
             }
             None => format!("This was a trial; {image} is unchanged"),
         })
     }
+}
+
+/// Returns the command that deletes overlays.
+fn discard_command(overlays: &[PathBuf]) -> String {
+    let paths = overlays.iter().map(PathBuf::as_path);
+    format!("buttress overlay discard {}", spaced(paths))
+}
+
+/// Returns paths as they are shown, with spaces between.
+fn spaced<'p>(paths: impl Iterator<Item = &'p Path>) -> String {
+    let paths: Vec<String> = paths.map(|path| terminal::shown(path.display())).collect();
+    paths.join(" ")
 }
 
 /// Returns the overlay of an image: `IMAGE.repair` beside a file, and in the current directory for
