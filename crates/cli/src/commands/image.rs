@@ -148,7 +148,8 @@ impl Image {
         let devices = self
             .targets
             .iter()
-            .map(|target| self.open_target(context, target));
+            .enumerate()
+            .map(|(number, target)| self.open_target(context, number, target));
         let devices: Vec<Device> = devices.collect::<Result<_>>()?;
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -174,15 +175,22 @@ impl Image {
         Ok(Outcome::Done)
     }
 
-    /// Opens a device of the restored volume. A missing file is created.
-    fn open_target(&self, context: &Context, target: &Path) -> Result<Device> {
+    /// Opens a device of the restored volume. Without an overlay, creates a missing file.
+    fn open_target(&self, context: &Context, number: usize, target: &Path) -> Result<Device> {
         context.sources().refuse_path(target)?;
+        let overlay = context.overlay_of(number);
         if !target.exists() {
+            if overlay.is_some() {
+                return Err(anyhow!("{} does not exist", target.display())).context(Advice::new(
+                    "an overlay needs an existing image; to create the image, leave out --overlay",
+                ));
+            }
             let made = File::options().write(true).create_new(true).open(target);
             made.with_context(|| format!("cannot create {}", target.display()))?;
         }
         let options = DeviceOptions {
             write: true,
+            overlay,
             ..context.device_options()
         };
         let device = context.open_device(target, &options)?;

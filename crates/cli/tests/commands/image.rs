@@ -231,3 +231,32 @@ fn dump_of_a_damaged_extent_tree_has_all_blocks() {
         "the damaged block is dumped as it is"
     );
 }
+
+#[test]
+fn restore_with_an_overlay_keeps_the_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, &["mkfs", "-q", "-b", "200M", "a.img"]);
+    done(folder, &["image", "a.img", "a.dump"]);
+    let target = File::create(folder.join("b.img")).unwrap();
+    target.set_len(200 << 20).unwrap();
+    let overlay = ["--overlay", "b.overlay"];
+    done(
+        folder,
+        &[&["image", "-r"][..], &overlay, &["a.dump", "b.img"]].concat(),
+    );
+    let mut first = vec![1; 1 << 20];
+    let bytes = File::open(folder.join("b.img")).unwrap();
+    bytes.read_exact_at(&mut first, 0).unwrap();
+    assert!(
+        first.iter().all(|byte| *byte == 0),
+        "the restore changed the target"
+    );
+    done(folder, &[&["ls"][..], &overlay, &["b.img:/"]].concat());
+    let missing = buttress(
+        folder,
+        &[&["image", "-r"][..], &overlay, &["a.dump", "c.img"]].concat(),
+    );
+    assert!(!missing.status.success(), "{missing:?}");
+    assert!(!folder.join("c.img").exists());
+}
