@@ -1,8 +1,8 @@
 //! Restoring dumps to devices.
 //!
 //! Two passes over the dump: the first reads the superblock and the chunk tree, the second writes
-//! each item to all places that the chunk tree names. Superblocks follow after a flush, so a cut
-//! restore is no volume.
+//! each item to all places that the chunk tree names. The old superblocks are zeroed durably before
+//! the first block, and the new superblocks follow after a flush, so a cut restore is no volume.
 //!
 //! A restored volume has the flag of metadata images, because its data is missing. Linux mounts it;
 //! Buttress only reads it.
@@ -86,6 +86,19 @@ fn is_over_superblock(item: &DumpItem) -> bool {
     })
 }
 
+/// Zeroes all superblocks of the device's old content, durably. The superblocks of most other file
+/// systems are before the primary.
+fn zero_superblocks(device: &Device) -> Result<()> {
+    const FRONT_BYTES: usize = 64 << 10;
+    let copies = SUPERBLOCK_OFFSETS.map(|at| (at.get(), SUPERBLOCK_BYTES));
+    for (start, length) in core::iter::once((0, FRONT_BYTES)).chain(copies) {
+        if start.exact_add(length as u64) <= device.size_bytes() {
+            device.write(start, &vec![0; length])?;
+        }
+    }
+    Ok(device.flush()?)
+}
+
 /// The volume that is being restored.
 struct Target {
     geometry: Geometry,
@@ -113,6 +126,7 @@ impl Target {
         for (start, chunk) in &geometry.chunks {
             volume.add_chunk(Logical::new(*start), chunk.clone())?;
         }
+        devices.iter().try_for_each(zero_superblocks)?;
         Ok(Self {
             geometry,
             volume,
