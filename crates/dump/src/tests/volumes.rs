@@ -1,0 +1,95 @@
+//! Dumps and restores of small volumes in memory.
+
+use crate::block;
+use crate::capturing::{DumpOptions, Dumped, write};
+use crate::reading::{DumpItem, DumpReader};
+use buttress_device::Device;
+use buttress_format::{BlockGroupFlags, ByteCount, ChecksumType, ItemType, Logical, TreeId, Uuid};
+use buttress_fs::open::OpenOptions;
+use buttress_fs::{Filesystem, Progress};
+use buttress_mkfs::{Identity, Options};
+
+const DEVICE_BYTES: usize = 128 << 20;
+const NODE_BYTES: usize = 16384;
+const MARK: &[u8] = b"content of a file";
+
+/// Returns a new volume on one device.
+fn made() -> Device {
+    let device = Device::memory(vec![0; DEVICE_BYTES]);
+    let id = Uuid::from_u128;
+    let identity = Identity {
+        fsid: id(1),
+        chunk_tree: id(2),
+        top_level: id(3),
+        devices: vec![id(4)],
+        time: buttress_format::Timestamp::default(),
+    };
+    buttress_mkfs::make(std::slice::from_ref(&device), &Options::default(), &identity).unwrap();
+    device
+}
+
+fn opened(device: &Device) -> Filesystem {
+    OpenOptions::new(vec![device.clone()]).open().unwrap()
+}
+
+fn dumped(device: &Device, walk: bool) -> (Dumped, Vec<DumpItem>) {
+    let options = DumpOptions {
+        level: 9,
+        threads: 1,
+        walk,
+    };
+    let mut bytes = Vec::new();
+    let dumped = write(&opened(device), &mut bytes, &options, &Progress::new()).unwrap();
+    let mut reader = DumpReader::new(&bytes[..]);
+    let items = core::iter::from_fn(|| reader.next_item().unwrap()).collect();
+    (dumped, items)
+}
+
+/// Returns the first address of a chunk of this kind.
+fn chunk_start(device: &Device, kind: BlockGroupFlags) -> u64 {
+    let map = opened(device).volume().chunk_map();
+    let mut chunks = map.chunks().iter();
+    let chunk = chunks.find(|chunk| chunk.flags().contains(kind));
+    chunk.unwrap().start().get()
+}
+
+/// Writes all copies of the bytes at an address.
+fn put(device: &Device, logical: u64, bytes: &[u8]) {
+    let length = ByteCount::new(bytes.len() as u64);
+    let volume = opened(device);
+    for place in volume.volume().map(Logical::new(logical), length).unwrap() {
+        device.write(place.physical.get(), bytes).unwrap();
+    }
+}
+
+/// Changes the address of a root in its root item.
+fn set_root(device: &Device, tree: TreeId, logical: u64) {
+    const ADDRESS_AT: usize = 176;
+    let root = opened(device).superblock().root.get();
+    let at = opened(device)
+        .volume()
+        .map(Logical::new(root), ByteCount::new(1))
+        .unwrap();
+    let mut leaf = device.read(at[0].physical.get(), NODE_BYTES).unwrap().to_vec();
+    let is_root = |item: &block::RawItem| {
+        item.key.item_type == ItemType::ROOT_ITEM && item.key.objectid.get() == tree.get()
+    };
+    let item = block::items(&leaf).find(is_root).unwrap();
+    let at = item.range.start + ADDRESS_AT;
+    leaf[at..at + 8].copy_from_slice(&logical.to_le_bytes());
+    block::seal(&mut leaf, ChecksumType::Crc32c);
+    put(device, root, &leaf);
+}
+
+#[test]
+fn pointer_to_file_content_does_not_dump_the_content() {
+    let device = made();
+    let (whole, _) = dumped(&device, true);
+    let data = chunk_start(&device, BlockGroupFlags::DATA);
+    put(&device, data, &MARK.repeat(NODE_BYTES / MARK.len()));
+    set_root(&device, TreeId::DATA_RELOCATION, data);
+    let (found, items) = dumped(&device, true);
+    let has_mark = |item: &DumpItem| item.bytes.windows(MARK.len()).any(|bytes| bytes == MARK);
+    assert!(!items.iter().any(has_mark), "the dump has file content");
+    assert_eq!((found.blocks, found.unreadable), (whole.blocks - 1, 1));
+}
