@@ -18,6 +18,7 @@ use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblo
 use buttress_fs::Progress;
 use buttress_volume::Volume;
 use buttress_volume::write::ExtentWrite;
+use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 
 /// The result of a restore.
@@ -59,7 +60,7 @@ pub fn restore<R: Read + Seek>(input: &mut R, devices: &[Device], progress: &Pro
         bytes: 0,
         is_flattened,
     };
-    let mut over_copies = Vec::new();
+    let mut over_copies = OverCopies::default();
     while let Some(mut item) = reader.next_item()? {
         progress.check()?;
         target.geometry.require_place(&item)?;
@@ -67,13 +68,28 @@ pub fn restore<R: Read + Seek>(input: &mut R, devices: &[Device], progress: &Pro
             target.flatten(&mut item)?;
         }
         restored.bytes = restored.bytes.exact_add(item.bytes.len() as u64);
-        if is_flattened && is_over_superblock(&item) {
-            over_copies.push(item.clone());
+        if is_flattened {
+            over_copies.keep(&item);
         }
         target.put(item)?;
     }
     target.finish(over_copies)?;
     Ok(restored)
+}
+
+/// The items of a flattened volume that cover places of superblocks, by address. A repeated item
+/// replaces the earlier item. Item starts are whole sectors and items have at most 256 KiB, so the
+/// number of items is bounded.
+#[derive(Debug, Default)]
+pub(crate) struct OverCopies(pub(crate) BTreeMap<u64, DumpItem>);
+
+impl OverCopies {
+    /// Keeps a copy of the item if the item covers the place of a superblock.
+    pub(crate) fn keep(&mut self, item: &DumpItem) {
+        if is_over_superblock(item) {
+            self.0.insert(item.logical, item.clone());
+        }
+    }
 }
 
 /// Returns whether an item at its logical address covers the place of a superblock.
@@ -156,12 +172,12 @@ impl Target {
     }
 
     /// Writes the superblocks. Metadata at the place of a superblock copy counts more than the copy.
-    fn finish(&self, over_copies: Vec<DumpItem>) -> Result<()> {
+    fn finish(&self, over_copies: OverCopies) -> Result<()> {
         self.volume.flush()?;
         self.volume
             .write_superblocks(&self.geometry.superblock, &self.geometry.devices)?;
-        if self.is_flattened && !over_copies.is_empty() {
-            over_copies.into_iter().try_for_each(|item| self.put(item))?;
+        if self.is_flattened && !over_copies.0.is_empty() {
+            over_copies.0.into_values().try_for_each(|item| self.put(item))?;
             self.volume.flush()?;
         }
         Ok(())

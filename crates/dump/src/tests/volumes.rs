@@ -3,6 +3,7 @@
 use crate::block;
 use crate::capturing::{DumpOptions, Dumped, write};
 use crate::reading::{DumpItem, DumpReader};
+use crate::restoring::OverCopies;
 use buttress_device::Device;
 use buttress_format::{BlockGroupFlags, ByteCount, ChecksumType, ItemType, Logical, TreeId, Uuid};
 use buttress_fs::open::OpenOptions;
@@ -92,4 +93,18 @@ fn pointer_to_file_content_does_not_dump_the_content() {
     let has_mark = |item: &DumpItem| item.bytes.windows(MARK.len()).any(|bytes| bytes == MARK);
     assert!(!items.iter().any(has_mark), "the dump has file content");
     assert_eq!((found.blocks, found.unreadable), (whole.blocks - 1, 1));
+}
+
+#[test]
+fn repeated_items_over_superblocks_are_kept_once() {
+    let mut kept = OverCopies::default();
+    for number in 0..10_000_u64 {
+        kept.keep(&DumpItem {
+            logical: 64 << 20,
+            bytes: vec![number.to_le_bytes()[0]; NODE_BYTES],
+        });
+    }
+    assert_eq!(kept.0.len(), 1);
+    let last = 9_999_u64.to_le_bytes()[0];
+    assert!(kept.0[&(64 << 20)].bytes.iter().all(|byte| *byte == last));
 }
