@@ -201,7 +201,8 @@ impl Source<'_> {
         block::address(bytes) == Some(logical) && block::fsid(bytes).is_some_and(of_volume)
     }
 
-    /// Copies blocks into the dump, in runs of adjacent blocks. Returns their number.
+    /// Copies blocks into the dump, in runs of adjacent blocks of one chunk. Returns the number of
+    /// blocks.
     fn copy(
         &mut self,
         addresses: &[u64],
@@ -210,6 +211,7 @@ impl Source<'_> {
     ) -> Result<u64> {
         let mut copied = 0_u64;
         let mut run: Option<DumpItem> = None;
+        let chunks = self.volume.chunk_map();
         for logical in addresses {
             progress.check()?;
             let Some(mut bytes) = self.read(*logical) else {
@@ -221,7 +223,10 @@ impl Source<'_> {
             if let Some(item) = &mut run {
                 let end = item.logical.checked_add(item.bytes.len() as u64);
                 let fits = item.bytes.len().exact_add(bytes.len()) <= ITEM_BYTES_MAX;
-                if end == Some(*logical) && fits {
+                let starts_chunk = chunks
+                    .find(Logical::new(*logical))
+                    .is_some_and(|chunk| chunk.start().get() == *logical);
+                if end == Some(*logical) && fits && !starts_chunk {
                     item.bytes.extend_from_slice(&bytes);
                     continue;
                 }

@@ -1,7 +1,8 @@
 //! Restoring dumps to devices.
 //!
-//! Two passes over the dump: the first reads the superblock and the chunk tree, the second writes
-//! each item to all places that the chunk tree names. The old superblocks are zeroed durably before
+//! Three passes over the dump: the first reads the superblock and the chunk tree, and the second
+//! checks the place of each item. The target is unchanged until then. The third pass writes each item
+//! to all places that the chunk tree names. The old superblocks are zeroed durably before
 //! the first block, and the new superblocks follow after a flush, so a cut restore is no volume.
 //!
 //! A restored volume has the flag of metadata images, because its data is missing. Linux mounts it;
@@ -46,16 +47,18 @@ pub fn restore<R: Read + Seek>(input: &mut R, devices: &[Device], progress: &Pro
         gathering.add(&item)?;
     }
     let geometry = gathering.finish()?;
+    let mut reader = blocks_of(input)?;
+    while let Some(item) = reader.next_item()? {
+        progress.check()?;
+        geometry.require_place(&item)?;
+    }
     let is_flattened = devices.len() == 1 && geometry.superblock.num_devices > 1;
     let geometry = match is_flattened {
         true => flattened(geometry)?,
         false => geometry,
     };
     let target = Target::new(geometry, devices, is_flattened)?;
-    input.seek(SeekFrom::Start(0))?;
-    let mut reader = DumpReader::new(&mut *input);
-    // The superblock is the first item.
-    reader.next_item()?;
+    let mut reader = blocks_of(input)?;
     let mut restored = Restored {
         bytes: 0,
         is_flattened,
@@ -63,6 +66,7 @@ pub fn restore<R: Read + Seek>(input: &mut R, devices: &[Device], progress: &Pro
     let mut over_copies = OverCopies::default();
     while let Some(mut item) = reader.next_item()? {
         progress.check()?;
+        // The file of the dump may have changed since the check.
         target.geometry.require_place(&item)?;
         if is_flattened {
             target.flatten(&mut item)?;
@@ -75,6 +79,14 @@ pub fn restore<R: Read + Seek>(input: &mut R, devices: &[Device], progress: &Pro
     }
     target.finish(over_copies)?;
     Ok(restored)
+}
+
+/// Returns a reader behind the superblock, which is the first item of a dump.
+fn blocks_of<R: Read + Seek>(input: &mut R) -> Result<DumpReader<&mut R>> {
+    input.seek(SeekFrom::Start(0))?;
+    let mut reader = DumpReader::new(input);
+    reader.next_item()?;
+    Ok(reader)
 }
 
 /// The items of a flattened volume that cover places of superblocks, by address. A repeated item
@@ -157,7 +169,7 @@ impl Target {
         for block in item.bytes.chunks_mut(node_bytes) {
             let length = block.len() as u64;
             rewrite_leaf(block, at, &self.geometry)?;
-            // The item is inside a chunk, so its addresses do not overflow.
+            // Chunks map the whole item, so its addresses do not overflow.
             at = at.exact_add(length);
         }
         Ok(())
