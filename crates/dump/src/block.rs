@@ -4,7 +4,7 @@
 
 use crate::cluster::bytes_at;
 use buttress_exact::Exact as _;
-use buttress_format::{ChecksumType, ItemType, Key, TreeId};
+use buttress_format::{ChecksumType, ItemType, Key, TreeId, Uuid};
 
 /// The length of a header, after which item heads or pointers follow.
 pub(crate) const HEADER_BYTES: usize = 101;
@@ -34,6 +34,11 @@ fn short(block: &[u8], at: usize) -> Option<usize> {
 /// Returns the logical address in the header.
 pub(crate) fn address(block: &[u8]) -> Option<u64> {
     number(block, 48)
+}
+
+/// Returns the uuid of the volume in the header.
+pub(crate) fn fsid(block: &[u8]) -> Option<Uuid> {
+    bytes_at(block, 32).map(Uuid::from_bytes)
 }
 
 /// Returns the tree in the header.

@@ -5,7 +5,9 @@
 //! tree is damaged.
 //!
 //! A block comes from the first copy whose checksum is right, else from the first copy that can be
-//! read: a report needs damaged blocks, too.
+//! read: a report needs damaged blocks, too. A copy counts only if its header has the block's own
+//! address and a uuid of the volume. Other bytes may be file content, whatever a damaged pointer
+//! claims.
 
 use crate::block;
 use crate::cluster::ITEM_BYTES_MAX;
@@ -15,7 +17,7 @@ use crate::walking::Walk;
 use crate::writing::ClusterWriter;
 use buttress_exact::{Exact as _, usize_of};
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
-use buttress_format::{ByteCount, ChecksumType, ItemType, Key, Logical, TreeId};
+use buttress_format::{BlockFormat, ByteCount, ChecksumType, ItemType, Key, Logical, TreeId};
 use buttress_fs::{Filesystem, Progress};
 use buttress_tree::ReadAhead;
 use buttress_volume::Volume;
@@ -39,7 +41,7 @@ pub struct DumpOptions {
 pub struct Dumped {
     /// The number of tree blocks.
     pub blocks: u64,
-    /// The number of blocks of which no copy could be read.
+    /// The number of blocks of which no copy is readable and has the block's own header.
     pub unreadable: u64,
     /// The number of bytes of the dump.
     pub bytes: u64,
@@ -62,6 +64,7 @@ pub fn write(
         volume: filesystem.volume(),
         node_bytes: usize_of(superblock.block_format().node_bytes),
         checksum: superblock.checksum_type,
+        format: filesystem.volume().block_format(),
         unreadable: 0,
     };
     let mut chunks = Walk::default();
@@ -85,7 +88,6 @@ pub fn write(
     others.retain(|logical| !in_chunk_tree.contains(logical));
     others.sort_unstable();
     others.dedup();
-    source.unreadable = 0;
     let mut clusters = ClusterWriter::new(out, options.level, options.threads);
     clusters.push(superblock_item(filesystem)?)?;
     progress.expect(ByteCount::of(others.len().exact_mul(source.node_bytes)));
@@ -160,11 +162,13 @@ struct Source<'a> {
     volume: &'a Volume,
     node_bytes: usize,
     checksum: ChecksumType,
+    format: &'a BlockFormat,
     unreadable: u64,
 }
 
 impl Source<'_> {
-    /// Returns the bytes of a block: the first whole copy, else the first that can be read.
+    /// Returns the bytes of a block: the first whole copy, else the first that can be read. Copies
+    /// with another header are passed over.
     fn read(&mut self, logical: u64) -> Option<Vec<u8>> {
         let read = ExtentRead {
             logical: Logical::new(logical),
@@ -177,6 +181,9 @@ impl Source<'_> {
             let Ok(bytes) = self.volume.read_copy(read, copy) else {
                 continue;
             };
+            if !self.is_own(&bytes, logical) {
+                continue;
+            }
             if block::is_whole(&bytes, self.checksum) {
                 return Some(bytes.to_vec());
             }
@@ -188,7 +195,14 @@ impl Source<'_> {
         first
     }
 
-    /// Copies blocks into the dump, in runs of adjacent blocks. Returns their number.
+    /// Returns whether bytes have the header of the volume's block at an address.
+    fn is_own(&self, bytes: &[u8], logical: u64) -> bool {
+        let of_volume = |fsid| fsid == self.format.fsid || self.format.seed_fsids.contains(&fsid);
+        block::address(bytes) == Some(logical) && block::fsid(bytes).is_some_and(of_volume)
+    }
+
+    /// Copies blocks into the dump, in runs of adjacent blocks of one chunk. Returns the number of
+    /// blocks.
     fn copy(
         &mut self,
         addresses: &[u64],
@@ -197,6 +211,7 @@ impl Source<'_> {
     ) -> Result<u64> {
         let mut copied = 0_u64;
         let mut run: Option<DumpItem> = None;
+        let chunks = self.volume.chunk_map();
         for logical in addresses {
             progress.check()?;
             let Some(mut bytes) = self.read(*logical) else {
@@ -208,7 +223,10 @@ impl Source<'_> {
             if let Some(item) = &mut run {
                 let end = item.logical.checked_add(item.bytes.len() as u64);
                 let fits = item.bytes.len().exact_add(bytes.len()) <= ITEM_BYTES_MAX;
-                if end == Some(*logical) && fits {
+                let starts_chunk = chunks
+                    .find(Logical::new(*logical))
+                    .is_some_and(|chunk| chunk.start().get() == *logical);
+                if end == Some(*logical) && fits && !starts_chunk {
                     item.bytes.extend_from_slice(&bytes);
                     continue;
                 }

@@ -138,28 +138,27 @@ impl Geometry {
         (logical.get() < end).then_some((*start, chunk))
     }
 
-    /// Requires that an item is whole tree blocks inside one chunk.
+    /// Requires that an item is whole sectors, all of which chunks map. An item may continue in the
+    /// next chunk.
     pub(crate) fn require_place(&self, item: &DumpItem) -> Result<()> {
-        let unusable = |what| Error::Unusable {
-            what,
-            logical: item.logical,
-        };
         let sector_bytes = u64::from(self.superblock.block_format().sector_bytes);
+        let is_aligned = |number: u64| number.checked_rem(sector_bytes) == Some(0);
+        let unusable = |what, logical| Error::Unusable { what, logical };
+        let mut at = item.logical;
         let length = item.bytes.len() as u64;
-        let is_aligned = item.logical.checked_rem(sector_bytes) == Some(0)
-            && length.checked_rem(sector_bytes) == Some(0)
-            && length > 0;
-        if !is_aligned {
-            return Err(unusable("an item is not whole sectors"));
+        if !is_aligned(at) || !is_aligned(length) || length == 0 {
+            return Err(unusable("an item is not whole sectors", at));
         }
-        let chunk = self.chunk_of(Logical::new(item.logical));
-        let (start, chunk) = chunk.ok_or_else(|| unusable("no chunk maps an item"))?;
-        let end = item.logical.checked_add(length);
-        let chunk_end = start.checked_add(chunk.length.get());
-        match end.zip(chunk_end) {
-            Some((end, chunk_end)) if end <= chunk_end => Ok(()),
-            _ => Err(unusable("an item leaves its chunk")),
+        let end = at.checked_add(length);
+        let end = end.ok_or_else(|| unusable("an item ends past the last address", at))?;
+        while at < end {
+            let chunk = self.chunk_of(Logical::new(at));
+            let (start, chunk) = chunk.ok_or_else(|| unusable("no chunk maps an item", at))?;
+            let chunk_end = start.checked_add(chunk.length.get());
+            let chunk_end = chunk_end.filter(|end| is_aligned(*end));
+            at = chunk_end.ok_or_else(|| unusable("a chunk is not whole sectors", at))?;
         }
+        Ok(())
     }
 }
 

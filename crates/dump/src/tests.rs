@@ -1,5 +1,7 @@
 //! Round trips of items, and dumps of any bytes.
 
+mod volumes;
+
 use crate::cluster::{INDEX_BYTES, ITEM_BYTES_MAX, ITEMS_MAX};
 use crate::reading::{DumpItem, DumpReader};
 use crate::writing::ClusterWriter;

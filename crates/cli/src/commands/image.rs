@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::dump::{self, DumpOptions};
-use buttress::{Device, DeviceOptions, survey_superblocks};
+use buttress::unstable::volume::signatures;
+use buttress::{Device, DeviceOptions};
 use clap::Args;
 use serde_json::json;
 
@@ -46,7 +47,7 @@ pub struct Image {
     /// Find blocks by a walk from the roots, for a damaged extent tree
     #[arg(short = 'w')]
     walk: bool,
-    /// Overwrite a volume
+    /// Overwrite existing content
     #[arg(long, requires = "restore")]
     force: bool,
     /// The image or device; with -r, the dump
@@ -118,7 +119,7 @@ impl Image {
         if dumped.unreadable > 0 {
             let count = dumped.unreadable;
             context.lost(&anyhow!(
-                "{count} blocks have no readable copy, and are not in the dump"
+                "{count} blocks have no readable copy with their own header, and are not in the dump"
             ));
         }
         if context.json() && !to_stdout {
@@ -148,7 +149,8 @@ impl Image {
         let devices = self
             .targets
             .iter()
-            .map(|target| self.open_target(context, target));
+            .enumerate()
+            .map(|(number, target)| self.open_target(context, number, target));
         let devices: Vec<Device> = devices.collect::<Result<_>>()?;
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -174,22 +176,43 @@ impl Image {
         Ok(Outcome::Done)
     }
 
-    /// Opens a device of the restored volume. A missing file is created.
-    fn open_target(&self, context: &Context, target: &Path) -> Result<Device> {
+    /// Opens a device of the restored volume. Without an overlay, creates a missing file.
+    fn open_target(&self, context: &Context, number: usize, target: &Path) -> Result<Device> {
         context.sources().refuse_path(target)?;
+        let overlay = context.overlay_of(number);
         if !target.exists() {
+            if overlay.is_some() {
+                return Err(anyhow!("{} does not exist", target.display())).context(Advice::new(
+                    "an overlay needs an existing image; to create the image, leave out --overlay",
+                ));
+            }
             let made = File::options().write(true).create_new(true).open(target);
             made.with_context(|| format!("cannot create {}", target.display()))?;
         }
         let options = DeviceOptions {
             write: true,
+            overlay,
             ..context.device_options()
         };
         let device = context.open_device(target, &options)?;
-        if !self.force && survey_superblocks(core::slice::from_ref(&device)).is_ok() {
-            return Err(anyhow!("{}: it has a btrfs volume", target.display()))
-                .context(Advice::new("give --force to overwrite the volume"));
+        if !self.force {
+            refuse_content(&device, target, options.overlay.is_some())?;
         }
         Ok(device)
     }
+}
+
+/// Refuses a target that holds a file system, or a regular file with data. An overlay keeps the
+/// data of a file.
+fn refuse_content(device: &Device, target: &Path, has_overlay: bool) -> Result<()> {
+    let advice = || Advice::new("to overwrite it, give --force");
+    if let Some(found) = signatures::find(device)? {
+        return Err(anyhow!("{} seems to contain {found}", target.display())).context(advice());
+    }
+    let is_file = target.metadata().map(|metadata| metadata.is_file());
+    let is_file = is_file.with_context(|| format!("cannot inspect {}", target.display()))?;
+    if is_file && !has_overlay && device.next_data(0)?.is_some() {
+        return Err(anyhow!("{} is not empty", target.display())).context(advice());
+    }
+    Ok(())
 }

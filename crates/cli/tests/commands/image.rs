@@ -231,3 +231,63 @@ fn dump_of_a_damaged_extent_tree_has_all_blocks() {
         "the damaged block is dumped as it is"
     );
 }
+
+#[test]
+fn restore_with_an_overlay_keeps_the_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, &["mkfs", "-q", "-b", "200M", "a.img"]);
+    done(folder, &["image", "a.img", "a.dump"]);
+    let target = File::create(folder.join("b.img")).unwrap();
+    target.set_len(200 << 20).unwrap();
+    let overlay = ["--overlay", "b.overlay"];
+    done(
+        folder,
+        &[&["image", "-r"][..], &overlay, &["a.dump", "b.img"]].concat(),
+    );
+    let mut first = vec![1; 1 << 20];
+    let bytes = File::open(folder.join("b.img")).unwrap();
+    bytes.read_exact_at(&mut first, 0).unwrap();
+    assert!(
+        first.iter().all(|byte| *byte == 0),
+        "the restore changed the target"
+    );
+    done(folder, &[&["ls"][..], &overlay, &["b.img:/"]].concat());
+    let missing = buttress(
+        folder,
+        &[&["image", "-r"][..], &overlay, &["a.dump", "c.img"]].concat(),
+    );
+    assert!(!missing.status.success(), "{missing:?}");
+    assert!(!folder.join("c.img").exists());
+}
+
+#[test]
+fn restore_over_other_content_needs_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, &["mkfs", "-q", "-b", "200M", "a.img"]);
+    done(folder, &["image", "a.img", "a.dump"]);
+    // The magic of ext4, at its place in an image with holes.
+    let mut ext4 = vec![0; 8192];
+    ext4[1080..1082].copy_from_slice(b"\x53\xef");
+    for (name, content, told) in [
+        ("text", b"some text".to_vec(), "is not empty"),
+        ("ext4.img", ext4, "ext4"),
+    ] {
+        let path = folder.join(name);
+        fs::write(&path, &content).unwrap();
+        let output = buttress(folder, &["image", "-r", "a.dump", name]);
+        assert!(!output.status.success(), "{name}");
+        let message = text(&output.stderr);
+        assert!(
+            message.contains(told) && message.contains("--force"),
+            "{name}: {message}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), content, "{name}");
+        done(folder, &["image", "-r", "--force", "a.dump", name]);
+        done(folder, &["ls", &format!("{name}:/")]);
+    }
+    let sparse = File::create(folder.join("sparse.img")).unwrap();
+    sparse.set_len(200 << 20).unwrap();
+    done(folder, &["image", "-r", "a.dump", "sparse.img"]);
+}
