@@ -18,7 +18,8 @@
 //! While the scan runs, pages are appended. After each 256 MiB of a device, the pages become
 //! durable, then a header that counts them and holds each device's position. A scan that is killed
 //! continues from these positions. After the last position, the records are sorted by address and
-//! written into a second file with the order pages, and that file replaces the first.
+//! written into a second file with the order pages, and that file replaces the first. The second file
+//! has a new name, so sorting writes to no existing file.
 //!
 //! # Invariants
 //!
