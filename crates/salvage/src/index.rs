@@ -27,7 +27,8 @@
 //! - A page, a record or a number with a wrong value is an error, never a wrong answer about the
 //!   index. A block that an index names is read and checked again before it is used.
 //! - The scan of changed devices starts from nothing: sizes, times of change and generations of
-//!   superblocks must be those in the header.
+//!   superblocks must be those in the header. A complete index counts only if each device has a time
+//!   of change or a superblock.
 //!
 //! # Left out
 //!

@@ -305,6 +305,27 @@ fn index_of_changed_devices_begins_again() {
     assert_eq!(std::fs::read(&text).unwrap(), vec![b'x'; 40_000]);
 }
 
+#[test]
+fn complete_index_of_unmarked_devices_is_not_reused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let volume = &volumes()[0];
+    let devices = devices(overlays(volume));
+    let mut identity = identify(&devices, &Progress::new()).unwrap().remove(0);
+    let device = &mut identity.devices[0];
+    device.changed_at = None;
+    let member = device.member.take();
+    drop(index_of(&path, &devices, &identity));
+    let (again, continued) = writer(&path, &identity);
+    assert!(!continued);
+    assert_eq!(again.start(0), 0);
+    drop(again);
+    identity.devices[0].member = member;
+    drop(index_of(&path, &devices, &identity));
+    let opened = IndexWriter::open(&path, &identity).unwrap();
+    assert!(matches!(opened, OpenedIndex::Complete(_)));
+}
+
 /// Every changed byte of an index is an error, or leaves the answers as they were.
 #[test]
 fn damaged_index_gives_no_wrong_record() {

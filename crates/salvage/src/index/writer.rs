@@ -45,7 +45,8 @@ pub struct IndexWriter {
 
 impl IndexWriter {
     /// Opens the index at `path` for a scan of the file system `identity`, and creates the file if
-    /// it does not exist. An index of changed devices is replaced by an empty one.
+    /// it does not exist. An index of changed devices is replaced by an empty one, as is a complete
+    /// index of a device whose changes [leave no trace](Identity::shows_changes).
     ///
     /// # Errors
     /// Fails if the file is no index, if it belongs to another file system, if another process
@@ -68,10 +69,12 @@ impl IndexWriter {
             return Err(Error::index(path, problem));
         }
         match header {
-            Some(header) if header.identity == *identity && header.is_complete => {
+            Some(header)
+                if header.identity == *identity && header.is_complete && identity.shows_changes() =>
+            {
                 Ok(OpenedIndex::Complete(BlockIndex::open(path)?))
             }
-            Some(header) if header.identity == *identity => {
+            Some(header) if header.identity == *identity && !header.is_complete => {
                 let since = vec![0; header.positions.len()];
                 let writer = Self {
                     file,
