@@ -71,6 +71,14 @@ impl Identity {
         members.map(|(_, _, generation)| generation).max()
     }
 
+    /// Returns whether the identity changes with the content of each device. The content of a device
+    /// without a time of change and without a superblock can change, and size and uuid stay equal.
+    #[must_use]
+    pub fn shows_changes(&self) -> bool {
+        let shows = |device: &FoundDevice| device.changed_at.is_some() || device.member.is_some();
+        self.devices.iter().all(shows)
+    }
+
     fn of_superblock(devices: &[Device], superblock: &Superblock, all: &[Option<Superblock>]) -> Self {
         Self {
             fsid: superblock.fsid,

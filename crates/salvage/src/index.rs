@@ -18,7 +18,8 @@
 //! While the scan runs, pages are appended. After each 256 MiB of a device, the pages become
 //! durable, then a header that counts them and holds each device's position. A scan that is killed
 //! continues from these positions. After the last position, the records are sorted by address and
-//! written into a second file with the order pages, and that file replaces the first.
+//! written into a second file with the order pages, and that file replaces the first. The second file
+//! has a new name, so sorting writes to no existing file.
 //!
 //! # Invariants
 //!
@@ -26,7 +27,8 @@
 //! - A page, a record or a number with a wrong value is an error, never a wrong answer about the
 //!   index. A block that an index names is read and checked again before it is used.
 //! - The scan of changed devices starts from nothing: sizes, times of change and generations of
-//!   superblocks must be those in the header.
+//!   superblocks must be those in the header. A complete index counts only if each device has a time
+//!   of change or a superblock.
 //!
 //! # Left out
 //!

@@ -235,6 +235,24 @@ fn interrupted_scan_continues_to_the_same_index() {
 }
 
 #[test]
+fn finished_scan_replaces_only_the_index() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let in_folder = |name: &str| folder.path().join(name);
+    let volume = &volumes()[0];
+    let devices = devices(overlays(volume));
+    let identity = &identify(&devices, &Progress::new()).unwrap()[0];
+    std::fs::write(in_folder("image"), b"an image").unwrap();
+    std::os::unix::fs::symlink("image", in_folder("index.sorting")).unwrap();
+    let mode = |name: &str| in_folder(name).metadata().unwrap().permissions().mode();
+    drop(index_of(&in_folder("index"), &devices, identity));
+    assert_eq!(std::fs::read(in_folder("image")).unwrap(), b"an image");
+    assert_eq!(mode("index"), mode("image"), "the mode of a new file");
+    let names = std::fs::read_dir(folder.path()).unwrap();
+    assert_eq!(names.count(), 3, "no other file stays");
+}
+
+#[test]
 fn index_of_changed_devices_begins_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index");
@@ -285,6 +303,27 @@ fn index_of_changed_devices_begins_again() {
         "{no_index}"
     );
     assert_eq!(std::fs::read(&text).unwrap(), vec![b'x'; 40_000]);
+}
+
+#[test]
+fn complete_index_of_unmarked_devices_is_not_reused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let volume = &volumes()[0];
+    let devices = devices(overlays(volume));
+    let mut identity = identify(&devices, &Progress::new()).unwrap().remove(0);
+    let device = &mut identity.devices[0];
+    device.changed_at = None;
+    let member = device.member.take();
+    drop(index_of(&path, &devices, &identity));
+    let (again, continued) = writer(&path, &identity);
+    assert!(!continued);
+    assert_eq!(again.start(0), 0);
+    drop(again);
+    identity.devices[0].member = member;
+    drop(index_of(&path, &devices, &identity));
+    let opened = IndexWriter::open(&path, &identity).unwrap();
+    assert!(matches!(opened, OpenedIndex::Complete(_)));
 }
 
 /// Every changed byte of an index is an error, or leaves the answers as they were.

@@ -13,10 +13,11 @@ use buttress_exact::{Defect, Exact as _};
 use buttress_fs::Progress;
 use buttress_packing::{Record as SortRecord, Sorted, Sorter, SpoolFolder};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// The bytes of a device that a scan reads between two durable headers.
 const CHECKPOINT_BYTES: u64 = 256 << 20;
@@ -44,7 +45,8 @@ pub struct IndexWriter {
 
 impl IndexWriter {
     /// Opens the index at `path` for a scan of the file system `identity`, and creates the file if
-    /// it does not exist. An index of changed devices is replaced by an empty one.
+    /// it does not exist. An index of changed devices is replaced by an empty one, as is a complete
+    /// index of a device whose changes [leave no trace](Identity::shows_changes).
     ///
     /// # Errors
     /// Fails if the file is no index, if it belongs to another file system, if another process
@@ -67,10 +69,12 @@ impl IndexWriter {
             return Err(Error::index(path, problem));
         }
         match header {
-            Some(header) if header.identity == *identity && header.is_complete => {
+            Some(header)
+                if header.identity == *identity && header.is_complete && identity.shows_changes() =>
+            {
                 Ok(OpenedIndex::Complete(BlockIndex::open(path)?))
             }
-            Some(header) if header.identity == *identity => {
+            Some(header) if header.identity == *identity && !header.is_complete => {
                 let since = vec![0; header.positions.len()];
                 let writer = Self {
                     file,
@@ -195,38 +199,27 @@ impl IndexWriter {
                 by_address.push(&record.address_order(), bytes)?;
             }
         }
-        let mut name = OsString::from(self.path.as_os_str());
-        name.push(".sorting");
-        let target = PathBuf::from(name);
-        let written = self.write_sorted(&target, by_address, memory, folder, progress);
-        if let Err(error) = written {
-            // The index itself keeps all records; the copy may not exist.
-            let _ = std::fs::remove_file(&target);
-            return Err(error);
-        }
-        std::fs::rename(&target, &self.path).map_err(|cause| self.failed(cause))?;
+        let sorted = new_beside(&self.path).map_err(|cause| self.failed(cause))?;
+        // If writing fails, the new file is deleted, and the index itself keeps all records.
+        self.write_sorted(&sorted, by_address, memory, folder, progress)?;
+        let replaced = sorted.persist(&self.path);
+        replaced.map_err(|failure| self.failed(failure.error))?;
         sync_folder(&self.path).map_err(|cause| self.failed(cause))?;
         BlockIndex::open(&self.path)
     }
 
     fn write_sorted(
         &self,
-        target: &Path,
+        target: &NamedTempFile,
         by_address: Sorter,
         memory: usize,
         folder: &SpoolFolder,
         progress: &Progress,
     ) -> Result<()> {
-        let failed = |cause| Error::file(target, cause);
-        let options = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(target);
+        let failed = |cause| Error::file(target.path(), cause);
         let mut pages = Pages {
-            file: options.map_err(failed)?,
-            path: target,
+            file: target.as_file(),
+            path: target.path(),
             at: PAGES_AT,
             kind: PageKind::Records,
             number: 0,
@@ -294,7 +287,7 @@ impl ScanSink for IndexWriter {
 
 /// Pages that are written one after another.
 struct Pages<'a> {
-    file: File,
+    file: &'a File,
     path: &'a Path,
     at: u64,
     kind: PageKind,
@@ -381,8 +374,26 @@ fn open_locked(path: &Path, must_be_new: bool) -> Result<File> {
     }
 }
 
+/// Creates a file with a new name in the folder of an index, with the mode of a new index. The file
+/// is deleted when it is dropped.
+fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
+    /// The umask restricts this mode, as for all new files.
+    const MODE: u32 = 0o666;
+    let mut prefix = path.file_name().map(OsString::from).unwrap_or_default(); // Clamp: an index has a name.
+    prefix.push(".sorting-");
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .permissions(Permissions::from_mode(MODE))
+        .tempfile_in(folder_of(path))
+}
+
+/// Returns the folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new(".")) // Clamp: a bare name is in the current folder.
+}
+
 /// Makes the name of a renamed file durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all() // Clamp: a bare name is in the current folder.
+    File::open(folder_of(path))?.sync_all()
 }
