@@ -19,6 +19,7 @@
 
 use crate::areas::Conversions;
 use crate::conversions::OTHER_PLACES;
+use crate::core_state::VALID_FREE_SPACE_TREE;
 use crate::data_extents::{DataOwner, DataRange};
 use crate::need::Need;
 use crate::running_parts::FeatureTrees;
@@ -65,8 +66,7 @@ impl Conversions<'_> {
         let need = Need::freeing(OTHER_PLACES);
         let removed = self.engine.edit_alone(need, |running| {
             let removed = running.feature_trees().remove_tree(TreeId::FREE_SPACE)?;
-            let valid = CompatRo::FREE_SPACE_TREE.union(CompatRo::FREE_SPACE_TREE_VALID);
-            running.core.compat_ro.remove(valid);
+            running.core.compat_ro.remove(VALID_FREE_SPACE_TREE);
             Ok(removed)
         })?;
         self.engine.commit()?;
