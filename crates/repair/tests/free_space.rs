@@ -150,3 +150,21 @@ fn conversion_replaces_an_invalid_free_space_tree() {
     let report = check(&devices);
     assert!(report.is_clean(), "{:?}", report.findings);
 }
+
+#[test]
+fn clearing_does_not_allocate_from_the_free_space_tree() {
+    let mut editor = plants::seed("kinds");
+    move_free_ranges_over_nodes(&mut editor);
+    let devices = devices(&editor);
+    let options = WriteOptions {
+        clears_free_space_tree: true,
+        ..WriteOptions::default()
+    };
+    let writable = WritableFilesystem::new(open(&devices), options).unwrap();
+    assert!(writable.conversions().clear_free_space_tree().unwrap());
+    writable.close().unwrap();
+    let features = open(&devices).superblock().compat_ro;
+    assert!(!features.intersects(CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID));
+    let report = check(&devices);
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
