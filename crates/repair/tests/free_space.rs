@@ -115,6 +115,16 @@ fn require_kept(before: &[(Logical, Vec<u8>)], devices: &[Device]) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
+/// Makes files, whose tree blocks need several allocations.
+fn make_files(writable: &WritableFilesystem) {
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    for number in 0..20 {
+        let name = format!("new-{number}");
+        let new = NewInode::of_root(0o644);
+        writable.create(root, name.as_bytes(), &new).unwrap();
+    }
+}
+
 #[test]
 fn write_ignores_an_invalid_free_space_tree() {
     let mut editor = plants::seed("kinds");
@@ -123,13 +133,7 @@ fn write_ignores_an_invalid_free_space_tree() {
     let devices = devices(&editor);
     let before = tree_blocks(&open(&devices));
     let writable = WritableFilesystem::new(open(&devices), WriteOptions::default()).unwrap();
-    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
-    for number in 0..20 {
-        let name = format!("new-{number}");
-        writable
-            .create(root, name.as_bytes(), &NewInode::of_root(0o644))
-            .unwrap();
-    }
+    make_files(&writable);
     writable.close().unwrap();
     let features = open(&devices).superblock().compat_ro;
     assert!(!features.contains(CompatRo::FREE_SPACE_TREE_VALID));
@@ -161,6 +165,7 @@ fn clearing_does_not_allocate_from_the_free_space_tree() {
         ..WriteOptions::default()
     };
     let writable = WritableFilesystem::new(open(&devices), options).unwrap();
+    make_files(&writable);
     assert!(writable.conversions().clear_free_space_tree().unwrap());
     writable.close().unwrap();
     let features = open(&devices).superblock().compat_ro;
