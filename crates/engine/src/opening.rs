@@ -28,6 +28,7 @@ use crate::device_space::Devices;
 use crate::engine::{CommitStages, Engine, Holders, Shared};
 use crate::environment::{Environment, SystemEnvironment};
 use crate::inode_table::InodeTable;
+use crate::membership::fixes_of_devices;
 use crate::pending_log::PendingLog;
 use crate::reclaim_state::ReclaimState;
 use crate::removed_names::NameChanges;
@@ -66,7 +67,8 @@ pub struct WriteOptions {
     /// them.
     pub finishes_change: bool,
     /// Whether a device may be shorter than its item says. The caller repairs the item
-    /// ([`fix_sizes`](crate::areas::MemberDevices::fix_sizes)) before any other change.
+    /// ([`fix_sizes`](crate::areas::MemberDevices::fix_sizes)) before any other change. Opening
+    /// fails before any write if the repair would fail.
     pub fixes_sizes: bool,
     /// Whether the caller opens the volume to remove the free-space tree
     /// ([`clear_free_space_tree`](crate::areas::Conversions::clear_free_space_tree)). The engine then
@@ -157,6 +159,10 @@ impl Engine {
         options: WriteOptions,
         stages: Arc<dyn CommitStages>,
     ) -> Result<Opening> {
+        if options.fixes_sizes {
+            let sector_bytes = filesystem.volume().block_format().sector_bytes;
+            fixes_of_devices(filesystem.volume(), sector_bytes)?;
+        }
         if options.clears_free_space_tree {
             require_clearable(filesystem.superblock().compat_ro)?;
         }
