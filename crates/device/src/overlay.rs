@@ -11,8 +11,8 @@
 //! Invariants:
 //!
 //! - the overlay's base is never written while the overlay is in use. An overlay refuses a base
-//!   whose size or modification time has changed, because the overlay's blocks would not match the
-//!   base;
+//!   whose size, modification time or primary superblock has changed, because the overlay's blocks
+//!   would not match the base;
 //! - a block's bit in the map is on disk only after the block. A crash loses unflushed data, as on
 //!   any device;
 //! - applying may be interrupted and repeated. Until an apply is done, the side file is marked, and
@@ -22,6 +22,8 @@
 
 #[cfg(target_os = "linux")]
 mod apply;
+#[cfg(target_os = "linux")]
+mod identity;
 #[cfg(target_os = "linux")]
 mod persistent;
 #[cfg(target_os = "linux")]

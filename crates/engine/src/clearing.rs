@@ -11,6 +11,10 @@
 //! The calls expect that no other thread uses the volume, and read missing blocks under the edit
 //! lock.
 //!
+//! A free-space tree that may be damaged must not direct the allocations of these commits. The
+//! opening option [`clears_free_space_tree`](crate::opening::WriteOptions::clears_free_space_tree)
+//! makes the tree invalid before the first allocation.
+//!
 //! Invariant: the superblock of the commit that removes a tree no longer names the tree as valid, so
 //! a crash leaves the tree whole, or absent and not expected.
 //!
@@ -19,6 +23,7 @@
 
 use crate::areas::Conversions;
 use crate::conversions::OTHER_PLACES;
+use crate::core_state::VALID_FREE_SPACE_TREE;
 use crate::data_extents::{DataOwner, DataRange};
 use crate::need::Need;
 use crate::running_parts::FeatureTrees;
@@ -51,22 +56,21 @@ impl Conversions<'_> {
 
     /// Removes the free-space tree, and commits. Returns false if there was none.
     ///
+    /// If the tree may be damaged, open the volume with
+    /// [`WriteOptions::clears_free_space_tree`](crate::opening::WriteOptions::clears_free_space_tree).
+    /// Otherwise, allocations before the removal use the tree.
+    ///
     /// # Errors
     /// Fails with [`Error::Invalid`] on a volume with a block group tree, which Linux reads only
     /// beside a free-space tree. Also fails with an error of the tree or a commit.
     pub fn clear_free_space_tree(&self) -> Result<bool> {
-        let compat_ro = self.engine.forest().volume().superblock().compat_ro;
-        if compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
-            let what = "the volume has a block group tree, and Linux mounts it only with a free-space tree (run `buttress tune --convert-from-block-group-tree` first)";
-            return Err(Error::Invalid { what });
-        }
+        require_clearable(self.engine.forest().volume().superblock().compat_ro)?;
         // No delayed reference is left after a commit, so the extent tree alone has all free space.
         self.engine.commit()?;
         let need = Need::freeing(OTHER_PLACES);
         let removed = self.engine.edit_alone(need, |running| {
             let removed = running.feature_trees().remove_tree(TreeId::FREE_SPACE)?;
-            let valid = CompatRo::FREE_SPACE_TREE.union(CompatRo::FREE_SPACE_TREE_VALID);
-            running.core.compat_ro.remove(valid);
+            running.core.compat_ro.remove(VALID_FREE_SPACE_TREE);
             Ok(removed)
         })?;
         self.engine.commit()?;
@@ -112,6 +116,15 @@ impl Conversions<'_> {
             from = TreeId::new(tree.get().exact_add(1));
         }
     }
+}
+
+/// Refuses a volume that needs a valid free-space tree.
+pub(crate) fn require_clearable(compat_ro: CompatRo) -> Result<()> {
+    if compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+        let what = "the volume has a block group tree, and Linux mounts it only with a free-space tree (run `buttress tune --convert-from-block-group-tree` first)";
+        return Err(Error::Invalid { what });
+    }
+    Ok(())
 }
 
 impl FeatureTrees<'_> {

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`Conversions::move_block_group_items`] | the items lie in either tree; an interrupted btrfstune leaves them in both | all items lie in the wanted tree |
 //! | [`Conversions::end_fsid_change`] | all tree blocks have the new fsid | device items and superblock have the new fsid |
-//! | [`Conversions::make_free_space_tree`] | commits that remove the v1 cache | the tree, and the flags that make it valid |
+//! | [`Conversions::make_free_space_tree`] | commits that remove the v1 cache and an invalid tree | the tree, and the flags that make it valid |
 //!
 //! Invariant: the free-space tree is computed from the extent tree alone. The commit then adds the
 //! changes of its own extents, as every commit does.
@@ -16,6 +16,7 @@
 //! Source: on-disk format documentation, sections "Block group item" and "Free space info".
 
 use crate::areas::Conversions;
+use crate::core_state::VALID_FREE_SPACE_TREE;
 use crate::engine::Engine;
 use crate::free_ranges::FreeRanges;
 use crate::loading::free_ranges_of_extents;
@@ -69,8 +70,8 @@ impl Conversions<'_> {
                 let what = "the filesystem already has block group tree feature";
                 return Err(Error::Invalid { what });
             }
-            BlockGroupPlace::OwnTree if !compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID) => {
-                let what = "the volume has no free-space tree, which the block group tree needs (run `buttress tune --convert-to-free-space-tree` first)";
+            BlockGroupPlace::OwnTree if !compat_ro.contains(VALID_FREE_SPACE_TREE) => {
+                let what = "the volume has no valid free-space tree, which the block group tree needs (run `buttress tune --convert-to-free-space-tree` first)";
                 return Err(Error::Invalid { what });
             }
             BlockGroupPlace::ExtentTree if !has_tree && !is_unfinished => {
@@ -86,20 +87,20 @@ impl Conversions<'_> {
         self.engine.commit().map(drop)
     }
 
-    /// Makes the free-space tree of a volume that has none, and removes the v1 cache.
+    /// Makes the free-space tree of a volume that has none, and removes the v1 cache. Removes an
+    /// invalid tree first.
     ///
     /// # Errors
-    /// Fails with [`Error::Invalid`] if the volume has a free-space tree. Also fails with an error
+    /// Fails with [`Error::Invalid`] if the volume has a valid free-space tree. Also fails with an error
     /// of a commit.
     pub fn make_free_space_tree(&self) -> Result<()> {
         let compat_ro = self.engine.forest().volume().superblock().compat_ro;
-        if compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID) {
+        if compat_ro.contains(VALID_FREE_SPACE_TREE) {
             let what = "filesystem already has free-space-tree feature";
             return Err(Error::Invalid { what });
         }
         if compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
-            let what = "the volume has an invalid free-space tree (mount it with the kernel once, which makes it valid)";
-            return Err(Error::Invalid { what });
+            self.clear_free_space_tree()?;
         }
         self.clear_v1_cache()?;
         // No delayed reference is left after a commit, so the extent tree is whole.
@@ -231,8 +232,7 @@ impl FeatureTrees<'_> {
 
     fn make_free_space_tree(&mut self) -> Result<()> {
         self.running.make_own_tree(TreeId::FREE_SPACE)?;
-        let valid = CompatRo::FREE_SPACE_TREE.union(CompatRo::FREE_SPACE_TREE_VALID);
-        self.running.core.compat_ro.insert(valid);
+        self.running.core.compat_ro.insert(VALID_FREE_SPACE_TREE);
         self.running.core.tuning.forget_cache();
         for (start, length) in self.groups_in_order() {
             let free = self.free_ranges_by_extents(start, length)?;

@@ -24,6 +24,11 @@ use buttress_volume::Returning;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// The features of a volume with a valid free-space tree. btrfs-progs clears the second feature when
+/// it writes without updating the tree.
+pub(crate) const VALID_FREE_SPACE_TREE: CompatRo =
+    CompatRo::FREE_SPACE_TREE.union(CompatRo::FREE_SPACE_TREE_VALID);
+
 /// The state that edits of any tree need.
 #[derive(Debug)]
 pub struct Core {
@@ -174,7 +179,9 @@ impl Core {
         }
     }
 
+    /// Returns whether the volume has a valid free-space tree. An invalid tree is neither read nor
+    /// updated: Linux makes the tree again at the next mount.
     pub(crate) fn has_free_space_tree(&self) -> bool {
-        self.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
+        self.compat_ro.contains(VALID_FREE_SPACE_TREE)
     }
 }

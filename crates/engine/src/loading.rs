@@ -2,7 +2,7 @@
 //!
 //! Opening for writing reads the items of all block groups. The free ranges of a group are loaded
 //! at the first allocation from the group. The ranges come from the free-space tree; on a volume
-//! without one, they are the gaps of the extent tree. In both cases, loading removes pinned ranges
+//! without a valid one, they are the gaps of the extent tree. In both cases, loading removes pinned ranges
 //! and excluded ranges ([`buttress_volume::excluded_ranges`]).
 
 use super::backing::wants_backing;

@@ -49,6 +49,7 @@ pub use emptying::{ChunkInTheWay, Emptying};
 pub(crate) use emptying::{cut_file, require_no_chunk_past};
 pub use joining::JoinOptions;
 pub use sizes::SizeFix;
+pub(crate) use sizes::fixes_of_devices;
 
 /// The least size of a device, which holds the reserved first MiB and one chunk of each kind.
 pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);

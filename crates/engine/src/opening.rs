@@ -21,12 +21,14 @@ use super::running::Running;
 use super::trees::OpenTree;
 use super::uncommitted::Account;
 use crate::background;
+use crate::clearing::require_clearable;
 use crate::data_options::DataOptions;
 use crate::data_table::DataTable;
 use crate::device_space::Devices;
 use crate::engine::{CommitStages, Engine, Holders, Shared};
 use crate::environment::{Environment, SystemEnvironment};
 use crate::inode_table::InodeTable;
+use crate::membership::fixes_of_devices;
 use crate::pending_log::PendingLog;
 use crate::reclaim_state::ReclaimState;
 use crate::removed_names::NameChanges;
@@ -35,7 +37,7 @@ use crate::trees::{LiveTree, OpenTrees};
 use crate::tuning::Tuning;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::superblock::SuperblockFlags;
-use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, TreeId, Uuid};
+use buttress_format::{ByteCount, CompatRo, Generation, Incompat, ItemType, Key, Logical, TreeId, Uuid};
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
 use buttress_locks::{Excused, Mutex};
@@ -65,8 +67,13 @@ pub struct WriteOptions {
     /// them.
     pub finishes_change: bool,
     /// Whether a device may be shorter than its item says. The caller repairs the item
-    /// ([`fix_sizes`](crate::areas::MemberDevices::fix_sizes)) before any other change.
+    /// ([`fix_sizes`](crate::areas::MemberDevices::fix_sizes)) before any other change. Opening
+    /// fails before any write if the repair would fail.
     pub fixes_sizes: bool,
+    /// Whether the caller opens the volume to remove the free-space tree
+    /// ([`clear_free_space_tree`](crate::areas::Conversions::clear_free_space_tree)). The engine then
+    /// treats the tree as invalid from the start, and its first commit records this.
+    pub clears_free_space_tree: bool,
 }
 
 impl Default for WriteOptions {
@@ -79,6 +86,7 @@ impl Default for WriteOptions {
             discard: false,
             finishes_change: false,
             fixes_sizes: false,
+            clears_free_space_tree: false,
         }
     }
 }
@@ -111,6 +119,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails with [`Error::WritingRefused`] for a refused state or feature, with
+    /// [`Error::Invalid`] if the volume needs the free-space tree that the caller removes, with
     /// [`Error::DamagedLog`], or with a device's or tree's error.
     pub fn open(
         filesystem: Filesystem,
@@ -150,9 +159,20 @@ impl Engine {
         options: WriteOptions,
         stages: Arc<dyn CommitStages>,
     ) -> Result<Opening> {
+        if options.fixes_sizes {
+            let sector_bytes = filesystem.volume().block_format().sector_bytes;
+            fixes_of_devices(filesystem.volume(), sector_bytes)?;
+        }
+        if options.clears_free_space_tree {
+            require_clearable(filesystem.superblock().compat_ro)?;
+        }
         let replacing = replacement::take_up(&filesystem, options.gives_up_replacement)?;
         let log = PendingLog::read(&filesystem)?;
         let mut running = load(&filesystem)?;
+        if options.clears_free_space_tree {
+            // No group is loaded yet, so all groups load from the extent tree.
+            running.core.compat_ro.remove(CompatRo::FREE_SPACE_TREE_VALID);
+        }
         running.core.replacing = replacing;
         running.core.balancing = balance_item(&filesystem)?.map(Balancing::recorded);
         if let Some(log) = &log {

@@ -52,7 +52,9 @@ impl Sums {
 impl Recount {
     /// Returns the recount of a converged transaction; `None` in builds without debug assertions.
     pub fn of(running: &Running) -> Option<Self> {
+        // An invalid tree may be open, for example while a relocation moves its blocks.
         let free_space = running.trees.get(TreeId::FREE_SPACE);
+        let free_space = free_space.filter(|_| running.core.has_free_space_tree());
         cfg!(debug_assertions).then(|| Self {
             extents: running.core.extent.tree.view(),
             free_space: free_space.map(|open| open.tree.view()),

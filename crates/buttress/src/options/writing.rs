@@ -113,6 +113,15 @@ impl VolumeOptions {
         self
     }
 
+    /// Sets whether the volume is opened to remove a free-space tree that may be damaged, by
+    /// [`clear_free_space_tree`](crate::WritableVolume::clear_free_space_tree). No allocation then
+    /// uses the tree. Opening fails for a volume with a block group tree, which needs the tree.
+    #[must_use]
+    pub fn clears_free_space_tree(mut self, clears: bool) -> Self {
+        self.writing.options.clears_free_space_tree = clears;
+        self
+    }
+
     /// Sets the source of times and uuids; the system by default. If the environment repeats its
     /// values, equal calls write equal bytes.
     #[must_use]

@@ -256,5 +256,6 @@ fn device_sizes_are_as_after_btrfs_rescue() {
     fs::copy(&image, folder.path().join("a.img")).unwrap();
     let refused = ours(folder.path(), &["fix-device-size"]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(fs::read(folder.path().join("a.img")).unwrap() == fs::read(&image).unwrap());
     assert_eq!(theirs(folder.path(), &["fix-device-size"]).status.code(), Some(1));
 }

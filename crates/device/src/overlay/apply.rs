@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::BLOCK_BYTES;
+use super::identity::Identity;
 use super::side::{Map, SideFile, State};
 use crate::buffer::Buffer;
 use crate::device::{Device, OpenOptions};
@@ -157,6 +158,10 @@ impl Part {
             IoError::new(&name, Operation::Open, 0, 0, &cause)
         })?;
         let map = side.load_map().map_err(failed(&name, Operation::Read))?;
+        require_volumes(&side, &map, &base).map_err(|cause| {
+            let name: Arc<str> = base.name().into();
+            IoError::new(&name, Operation::Open, 0, 0, &cause)
+        })?;
         let mut part = Self {
             name,
             side,
@@ -172,7 +177,7 @@ impl Part {
     /// Finds the blocks that later stages write.
     fn find_late_blocks(&mut self, last: Last<'_>) -> Result<(), IoError> {
         for start in self.side.volumes() {
-            let stages = last(&self.base, *start)?;
+            let stages = last(&self.base, start)?;
             self.stages = self.stages.max(stages.len());
             for (stage, ranges) in (1..).zip(stages) {
                 let blocks = ranges
@@ -227,6 +232,45 @@ impl Part {
         self.base.write(start, &bytes)?;
         Ok(byte_length(bytes.len()))
     }
+}
+
+/// Refuses a base that has other volumes than those that the overlay records. An apply that has begun
+/// may have written superblocks, and the overlay may change uuids. The uuids of the base are then
+/// those that the overlay records, or those of the superblock that the overlay writes.
+fn require_volumes(side: &SideFile, map: &Map, base: &Device) -> io::Result<()> {
+    let size = base.size_bytes();
+    let replaced = side.replaced_volume(|start, recorded| {
+        let found = Identity::read(start, size, |at, bytes| {
+            let found = base.read(at, bytes.len());
+            let found = found.map_err(|error| io::Error::new(error.kind, error.to_string()))?;
+            bytes.copy_from_slice(&found);
+            Ok(())
+        })?;
+        if side.state == State::InUse {
+            return Ok(found == recorded);
+        }
+        Ok(found.uuids == recorded.uuids || new_uuids(side, map, start)? == Some(found.uuids))
+    })?;
+    let Some(start) = replaced else {
+        return Ok(());
+    };
+    let what = format!(
+        "the superblock of the volume at byte {start} is not that of the overlay's base. To discard the changes of the overlay, run `overlay discard`"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
+/// Returns the uuids of the superblock that the overlay writes, as [`Identity`] has them. Returns
+/// `None` if the overlay does not write the whole superblock.
+fn new_uuids(side: &SideFile, map: &Map, start: u64) -> io::Result<Option<u32>> {
+    let mut is_whole = false;
+    let new = Identity::read(start, side.base().size_bytes, |at, bytes| {
+        let end = at.exact_add(byte_length(bytes.len()));
+        let mut blocks = at.quotient(BLOCK_BYTES)..end.div_ceil(BLOCK_BYTES);
+        is_whole = blocks.all(|block| map.has(block));
+        side.read(at, bytes)
+    })?;
+    Ok(is_whole.then_some(new.uuids))
 }
 
 /// Refuses a base that the overlay was not made over. An apply that has begun has changed the base,

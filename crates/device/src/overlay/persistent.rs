@@ -8,6 +8,7 @@ use buttress_exact::Exact as _;
 use buttress_locks::unscheduled::{Mutex, RwLock};
 use buttress_locks::{Rank, lock_class};
 
+use super::identity::Identity;
 use super::side::{BLOCK_BYTES, BaseState, Map, SideFile};
 use crate::backend::Backend;
 use crate::buffer::Buffer;
@@ -36,6 +37,13 @@ struct Run {
     changed: bool,
 }
 
+/// Returns the identity of the volume at byte `start` of a base.
+fn identity(base: &dyn Backend, start: u64) -> io::Result<Identity> {
+    Identity::read(start, base.size_bytes(), |at, bytes| {
+        base.read_vectored_at(at, &mut [bytes])
+    })
+}
+
 impl Overlay {
     /// Opens the side file at `path` over `base`, whose state is `state`. Creates the file if it
     /// does not exist and `writable` is set.
@@ -46,6 +54,17 @@ impl Overlay {
         writable: bool,
     ) -> io::Result<Self> {
         let side = SideFile::open(path, state, writable)?;
+        let replaced = side.replaced_volume(|start, recorded| Ok(identity(&*base, start)? == recorded))?;
+        if let Some(start) = replaced {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "overlay {}: the superblock of the volume at byte {start} of the device has changed since the overlay was created. Its changes do not fit this state; to discard them, delete {}",
+                    path.display(),
+                    path.display()
+                ),
+            ));
+        }
         let map = side.load_map()?;
         Ok(Self {
             name: format!("{} (overlay {})", base.name(), path.display()),
@@ -60,10 +79,12 @@ impl Overlay {
     /// Records that a volume begins at byte `start` of the base. An overlay that is open for reading
     /// changes nothing.
     pub(crate) fn record_volume(&mut self, start: u64) -> io::Result<()> {
-        match self.writable {
-            true => self.side.record_volume(start),
-            false => Ok(()),
+        if !self.writable || self.side.has_volume(start) {
+            return Ok(());
         }
+        // Clamp: a volume whose superblock cannot be read has no identity.
+        let identity = identity(&*self.base, start).unwrap_or(Identity::UNKNOWN);
+        self.side.record_volume(start, identity)
     }
 
     /// Splits `[start, start + length)` at changes between base and side file.

@@ -16,7 +16,13 @@
 //! | 36 | state (4 bytes): 0 in use, 1 being applied to the base |
 //! | 40 | number of volumes in the base, at most 64 (4 bytes); 0 in overlays of earlier versions |
 //! | 48 | for each volume, the byte of the base at which it begins (8 bytes) |
+//! | 560 | for each volume in the same order, its identity when it was recorded (8 bytes, below); zero if unknown |
 //! | 4092 | CRC-32C of all before it (4 bytes), as btrfs computes it |
+//!
+//! | identity at | what |
+//! |---|---|
+//! | 0 | CRC-32C of the base's primary superblock, 4096 bytes at 64 KiB of the volume, without its first 32 bytes (4 bytes) |
+//! | 4 | CRC-32C of the fsid and the device's uuid in this superblock (4 bytes) |
 //!
 //! Holes in the file read as zeros, so an overlay takes as much space as its changes.
 
@@ -30,6 +36,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use super::identity::{Identity, crc32c};
 use crate::error::byte_length;
 
 /// The unit in which an overlay keeps changes.
@@ -87,8 +94,8 @@ pub(super) struct SideFile {
     path: PathBuf,
     base: BaseState,
     pub(super) state: State,
-    /// The bytes of the base at which volumes begin.
-    volumes: Vec<u64>,
+    /// The bytes of the base at which volumes begin, and the identities of these volumes.
+    volumes: Vec<(u64, Identity)>,
     data_start: u64,
 }
 
@@ -109,9 +116,8 @@ fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
 }
 
 fn checksum(header: &[u8]) -> u32 {
-    // Clamp: `header` is at least as long as the header, and the function returns 32 bits.
-    let covered = header.get(..HEADER_BYTES - 4).unwrap_or_default();
-    u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, covered)).unwrap_or(0)
+    // Clamp: `header` is at least as long as the header.
+    crc32c(header.get(..HEADER_BYTES - 4).unwrap_or_default())
 }
 
 impl SideFile {
@@ -221,7 +227,10 @@ impl SideFile {
                 "overlay {name}: it lists more than {VOLUMES_MAX} volumes"
             )));
         };
-        let volumes = (0..count).map(|index| u64::from_le_bytes(number(&header, volume_at(index))));
+        let volumes = (0..count).map(|index| {
+            let start = u64::from_le_bytes(number(&header, volume_at(index)));
+            (start, Identity::from_bytes(number(&header, identity_at(index))))
+        });
         Ok(Self {
             volumes: volumes.collect(),
             file,
@@ -247,17 +256,23 @@ impl SideFile {
         );
         let count: u32 = self.volumes.len().narrow();
         put(&mut header, 40, &count.to_le_bytes());
-        for (index, start) in self.volumes.iter().enumerate() {
+        for (index, (start, identity)) in self.volumes.iter().enumerate() {
             put(&mut header, volume_at(index), &start.to_le_bytes());
+            put(&mut header, identity_at(index), &identity.to_bytes());
         }
         let checksum = checksum(&header);
         put(&mut header, HEADER_BYTES - 4, &checksum.to_le_bytes());
         self.file.write_all_at(&header, 0)
     }
 
-    /// Records durably that a volume begins at byte `start` of the base.
-    pub(super) fn record_volume(&mut self, start: u64) -> io::Result<()> {
-        if self.volumes.contains(&start) {
+    /// Returns whether a volume is recorded at byte `start` of the base.
+    pub(super) fn has_volume(&self, start: u64) -> bool {
+        self.volumes.iter().any(|(other, _)| *other == start)
+    }
+
+    /// Records durably that a volume with this identity begins at byte `start` of the base.
+    pub(super) fn record_volume(&mut self, start: u64, identity: Identity) -> io::Result<()> {
+        if self.has_volume(start) {
             return Ok(());
         }
         if self.volumes.len() == VOLUMES_MAX {
@@ -267,18 +282,31 @@ impl SideFile {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        self.volumes.push(start);
+        self.volumes.push((start, identity));
         self.write_header()?;
         self.sync()
     }
 
     /// Returns the bytes of the base at which volumes begin.
-    pub(super) fn volumes(&self) -> &[u64] {
+    pub(super) fn volumes(&self) -> Vec<u64> {
         // Overlays of earlier versions list none, and most volumes begin at the first byte.
         match self.volumes.as_slice() {
-            [] => &[0],
-            starts => starts,
+            [] => vec![0],
+            volumes => volumes.iter().map(|(start, _)| *start).collect(),
         }
+    }
+
+    /// Returns the start of the first volume whose identity is recorded and not what `is_same` accepts.
+    pub(super) fn replaced_volume(
+        &self,
+        mut is_same: impl FnMut(u64, Identity) -> io::Result<bool>,
+    ) -> io::Result<Option<u64>> {
+        for &(start, recorded) in &self.volumes {
+            if recorded != Identity::UNKNOWN && !is_same(start, recorded)? {
+                return Ok(Some(start));
+            }
+        }
+        Ok(None)
     }
 
     /// Marks the file as being applied to the base.
@@ -386,6 +414,11 @@ fn lock(file: &File, path: &Path, writable: bool) -> io::Result<()> {
 /// Returns the place in the header of a volume's start.
 fn volume_at(index: usize) -> usize {
     VOLUMES_AT.exact_add(index.exact_mul(8))
+}
+
+/// Returns the place in the header of a volume's identity, after all starts.
+fn identity_at(index: usize) -> usize {
+    volume_at(VOLUMES_MAX.exact_add(index))
 }
 
 fn map_bytes(base_bytes: u64) -> u64 {

@@ -323,3 +323,83 @@ fn apply_writes_named_blocks_of_each_volume_last() {
     assert_eq!(stages[2], [0, 40_960, 98_304, 139_264]);
     assert_eq!(stages[3], [0_u64; 0]);
 }
+
+/// The places of the generation and the device's uuid in a volume.
+const GENERATION: usize = 65536 + 72;
+const DEVICE_UUID: usize = 65536 + 267;
+
+/// Applies the overlay of `folder` to a base in memory, which has no times, as a block device.
+fn apply_to(folder: &Path, bytes: Vec<u8>) -> Result<Applied, crate::IoError> {
+    let memory: Arc<dyn Backend> = Arc::new(crate::MemoryBackend::new("base", bytes));
+    let device = Device::with_backend(memory, crate::Engine::Inline);
+    let part: (_, Box<dyn FnOnce() -> Result<Device, crate::IoError>>) =
+        (folder.join("side"), Box::new(move || Ok(device)));
+    apply_all(vec![part], &|_, _| Ok(Vec::new()))
+}
+
+fn write_side(folder: &Path, at: usize, bytes: &[u8]) {
+    let device = open(folder, true).unwrap();
+    device.write(at as u64, bytes).unwrap();
+    device.flush().unwrap();
+}
+
+#[test]
+fn apply_refuses_a_base_with_another_superblock() {
+    let (folder, bytes) = base();
+    write_side(folder.path(), 0, &[9; 4096]);
+    for place in [GENERATION, DEVICE_UUID] {
+        let mut changed = bytes.clone();
+        changed[place] ^= 1;
+        let error = apply_to(folder.path(), changed).unwrap_err();
+        assert!(error.to_string().contains("superblock"), "{error}");
+    }
+    apply_to(folder.path(), bytes).unwrap();
+}
+
+#[test]
+fn resumed_apply_refuses_a_base_with_other_uuids() {
+    let (folder, bytes) = base();
+    write_side(folder.path(), 0, &[9; 4096]);
+    let side = folder.path().join("side");
+    SideFile::open_to_apply(&side).unwrap().begin_to_apply().unwrap();
+    let mut swapped = bytes.clone();
+    swapped[DEVICE_UUID] ^= 1;
+    let error = apply_to(folder.path(), swapped).unwrap_err();
+    assert!(error.to_string().contains("superblock"), "{error}");
+    // The interrupted apply may have written the new superblock.
+    let mut begun = bytes;
+    begun[GENERATION] ^= 1;
+    apply_to(folder.path(), begun).unwrap();
+}
+
+#[test]
+fn resumed_apply_accepts_uuids_that_the_overlay_wrote() {
+    let (folder, mut bytes) = base();
+    write_side(folder.path(), DEVICE_UUID, &[7; 16]);
+    let side = folder.path().join("side");
+    SideFile::open_to_apply(&side).unwrap().begin_to_apply().unwrap();
+    bytes[DEVICE_UUID..DEVICE_UUID + 16].fill(7);
+    apply_to(folder.path(), bytes).unwrap();
+}
+
+#[test]
+fn overlay_without_times_refuses_a_changed_superblock() {
+    let (folder, bytes) = base();
+    let side = folder.path().join("side");
+    let state = BaseState {
+        size_bytes: bytes.len() as u64,
+        changed_seconds: 0,
+        changed_nanoseconds: 0,
+    };
+    let over = |bytes: &[u8]| {
+        let memory: Arc<dyn Backend> = Arc::new(crate::MemoryBackend::new("base", bytes.to_vec()));
+        let mut overlay = Overlay::open(memory, &state, &side, true)?;
+        overlay.record_volume(0)
+    };
+    over(&bytes).unwrap();
+    over(&bytes).unwrap();
+    let mut changed = bytes;
+    changed[GENERATION] ^= 1;
+    let error = over(&changed).unwrap_err();
+    assert!(error.to_string().contains("superblock"), "{error}");
+}

@@ -31,6 +31,9 @@ impl<'v> StructureRepairs<'v> {
 
     /// Removes the free-space tree (the space cache v2). Returns false if there was none.
     ///
+    /// A volume with a damaged free-space tree is opened by
+    /// [`VolumeOptions::clears_free_space_tree`](crate::VolumeOptions::clears_free_space_tree).
+    ///
     /// ```
     /// # use buttress::{Device, StructureRepairs, Volume, mkfs::{Feature, Options}};
     /// # let options = Options { features: vec![(Feature::BlockGroupTree, false)], ..Options::default() };

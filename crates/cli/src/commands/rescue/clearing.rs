@@ -3,9 +3,10 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use buttress::{StructureRepairs, SubvolumeId, WritableVolume};
+use buttress::{DeviceOptions, StructureRepairs, SubvolumeId, Volume, WritableVolume};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
@@ -15,6 +16,7 @@ use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 use crate::target::Target;
+use crate::writing::{Writing, resync};
 
 /// Delete the uuid tree, which Linux makes again at the next mount
 #[derive(Args, Debug)]
@@ -86,12 +88,14 @@ impl Subcommand for ClearSpaceCache {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(context, &self.image, Self::NAME, |volume, done| {
-            if self.version == CacheVersion::V1 {
+        if self.version == CacheVersion::V1 {
+            return change(context, &self.image, Self::NAME, |volume, done| {
                 StructureRepairs::of(volume).clear_v1_cache()?;
                 done.lines.push("Free space cache cleared".to_owned());
-                return Ok(());
-            }
+                Ok(())
+            });
+        }
+        change_opened(context, &self.image, Self::NAME, open_to_clear, |volume, done| {
             let removed = StructureRepairs::of(volume).clear_free_space_tree()?;
             done.removed = Some(removed);
             let lines: &[&str] = match removed {
@@ -135,6 +139,22 @@ struct Done {
     lines: Vec<String>,
 }
 
+/// Opens a volume whose free-space tree may be damaged. No allocation uses the tree.
+fn open_to_clear(context: &Context, image: &Path) -> Result<Writing> {
+    if let Some(present) = context.present_for_writing(image)? {
+        return Ok(present);
+    }
+    let devices = DeviceOptions {
+        write: true,
+        ..context.device_options()
+    };
+    let opened = context.open_volume_with(image, &devices)?;
+    let writing = Writing::new(opened, Volume::options().clears_free_space_tree(true))
+        .with_context(|| format!("opening {} for writing", image.display()))?;
+    resync(context, writing.volume());
+    Ok(writing)
+}
+
 /// Opens the volume, changes it, and prints the result.
 fn change(
     context: &Context,
@@ -142,8 +162,19 @@ fn change(
     name: &str,
     change: impl FnOnce(&WritableVolume, &mut Done) -> buttress::Result<()>,
 ) -> Result<Outcome> {
+    change_opened(context, image, name, Context::open_for_writing, change)
+}
+
+/// Opens the volume by `open`, changes it, and prints the result.
+fn change_opened(
+    context: &Context,
+    image: &OsString,
+    name: &str,
+    open: impl FnOnce(&Context, &Path) -> Result<Writing>,
+    change: impl FnOnce(&WritableVolume, &mut Done) -> buttress::Result<()>,
+) -> Result<Outcome> {
     let target = Target::parse(image);
-    let writing = context.open_for_writing(&target.image)?;
+    let writing = open(context, &target.image)?;
     let mut done = Done::default();
     change(writing.volume(), &mut done).with_context(|| target.image.display().to_string())?;
     writing.commit()?;
