@@ -119,8 +119,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails with [`Error::WritingRefused`] for a refused state or feature, with
-    /// [`Error::Invalid`] if the volume needs the free-space tree that the caller removes, with
-    /// [`Error::DamagedLog`], or with a device's or tree's error.
+    /// [`Error::DamagedLog`], or with a device's or tree's error. Also fails with
+    /// [`Error::Invalid`] if the volume needs the free-space tree that the caller removes.
     pub fn open(
         filesystem: Filesystem,
         options: WriteOptions,

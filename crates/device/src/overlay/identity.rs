@@ -1,10 +1,10 @@
-//! Identities of the volumes in a base, to recognise the base where times say nothing: block devices
-//! have no time of last change, and an apply that has begun changes the time of a file.
+//! Identities of the volumes in a base. They recognise a base whose times say nothing: block devices
+//! have no time of last change, and an apply changes the time of a file.
 //!
 //! | state of the overlay | refused |
 //! |---|---|
 //! | in use | another primary superblock than the recorded one |
-//! | being applied | another fsid or device uuid than the recorded ones, unless they are those of the overlay |
+//! | being applied | another fsid or device uuid than recorded, unless the overlay has it |
 //!
 //! Left out: bases whose primary superblock is past their end or cannot be read when the overlay is
 //! made, and overlays of earlier versions. They have no identity, and only [`super::side::BaseState`]

@@ -16,12 +16,12 @@
 //! | 36 | state (4 bytes): 0 in use, 1 being applied to the base |
 //! | 40 | number of volumes in the base, at most 64 (4 bytes); 0 in overlays of earlier versions |
 //! | 48 | for each volume, the byte of the base at which it begins (8 bytes) |
-//! | 560 | for each volume in the same order, its identity when it was recorded (8 bytes, below); zero if unknown |
+//! | 560 | for each volume, its recorded identity (8 bytes, below); zero if unknown |
 //! | 4092 | CRC-32C of all before it (4 bytes), as btrfs computes it |
 //!
-//! | identity at | what |
+//! | identity at | field |
 //! |---|---|
-//! | 0 | CRC-32C of the base's primary superblock, 4096 bytes at 64 KiB of the volume, without its first 32 bytes (4 bytes) |
+//! | 0 | CRC-32C of the base's primary superblock without its first 32 bytes (4 bytes) |
 //! | 4 | CRC-32C of the fsid and the device's uuid in this superblock (4 bytes) |
 //!
 //! Holes in the file read as zeros, so an overlay takes as much space as its changes.
