@@ -21,6 +21,10 @@ type List = SmallVec<[(Reference, i64); 2]>;
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     list: List,
+    #[expect(
+        clippy::box_collection,
+        reason = "most lists have no index, and there is a list for each changed extent"
+    )]
     positions: Option<Box<HashMap<Reference, usize>>>,
 }
 
