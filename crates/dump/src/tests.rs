@@ -39,7 +39,7 @@ proptest! {
     #[test]
     fn items_survive_a_round_trip(items in proptest::collection::vec(item(), 1..200), level in 0_u32..=9) {
         let one = written(&items, level, 1);
-        prop_assert!(one.len() % INDEX_BYTES == 0);
+        prop_assert!(one.len().is_multiple_of(INDEX_BYTES));
         prop_assert!(one == written(&items, level, 3), "the bytes depend on the number of threads");
         prop_assert!(read(&one).unwrap() == items);
     }

@@ -345,11 +345,16 @@ pub(super) fn serve(
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     use_watch(&volume, &watch);
     let jobs = Arc::clone(volume.jobs());
-    let stop_writers = stop_of_writers(Arc::clone(&resyncs), balances, scrubs, healer, reclaiming, jobs);
-    volume.ends_after(Arc::new(move || {
-        stop_writers();
-        commands.close()
-    }));
+    let stop = stop_of_writers(
+        Arc::clone(&resyncs),
+        balances,
+        scrubs,
+        healer,
+        reclaiming,
+        jobs,
+        commands,
+    );
+    volume.ends_after(Arc::new(stop));
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
     // This block consumes the writer, so that nothing here keeps the volume open.
@@ -448,7 +453,8 @@ fn describe_reclaim(done: &Reclaimed) -> String {
 }
 
 /// Stops long changes, resynchronisations, balances, scrubs, the reclaim and the healer, which write to the
-/// volume. After the last commit, which counts repairs of these jobs, nothing is written.
+/// volume, and closes the gate of commands. Returns whether no command runs. After the last commit,
+/// which counts repairs of these jobs, nothing is written.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,
     balances: Arc<Balances>,
@@ -456,7 +462,8 @@ fn stop_of_writers(
     healer: Option<Healer>,
     reclaiming: Option<AutoReclaiming>,
     jobs: Arc<Jobs>,
-) -> impl Fn() + Send + Sync {
+    commands: Arc<RunningCommands>,
+) -> impl Fn() -> bool + Send + Sync {
     let healer = Mutex::new(healer);
     let reclaiming = Mutex::new(reclaiming);
     move || {
@@ -467,6 +474,7 @@ fn stop_of_writers(
         balances.end();
         scrubs.end();
         drop(healer.lock().take());
+        commands.close()
     }
 }
 

@@ -89,9 +89,7 @@ impl Subcommand for SuperRecover {
 
 /// Asks the question of btrfs-progs. Anything except yes, or no answer, means no.
 fn confirmed() -> Result<bool> {
-    let mut errors = std::io::stderr();
-    write!(errors, "{QUESTION}")?;
-    errors.flush()?;
+    terminal::prompt(&QUESTION);
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(
@@ -108,12 +106,11 @@ fn list(out: &mut impl Write, survey: &[DeviceSuperblocks]) -> Result<()> {
         writeln!(out, "\tDevice: id = {}, name = {name}", device.id())?;
     }
     writeln!(out, "\nBefore Recovering:")?;
-    let listed: [(&str, fn(&DeviceSuperblocks) -> &[Physical]); 2] =
-        [("good", |device| &device.good), ("bad", |device| &device.bad)];
-    for (kind, places) in listed {
+    for (kind, is_good) in [("good", true), ("bad", false)] {
         writeln!(out, "\t[All {kind} supers]:")?;
         for device in survey {
-            for at in places(device) {
+            let places = if is_good { &device.good } else { &device.bad };
+            for at in places {
                 let name = terminal::shown(device.name());
                 writeln!(
                     out,
