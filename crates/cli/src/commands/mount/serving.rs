@@ -277,6 +277,16 @@ fn logged_loss(error: buttress::unstable::fs::Error, log: &Log) -> anyhow::Error
     anyhow::Error::new(error).context(lost)
 }
 
+/// Returns the volume as the mount shows it.
+fn mounted_volume(access: Access, root: Location, wishes: &MountWishes, log: &Log) -> Arc<MountedVolume> {
+    let showing = Showing {
+        uid: wishes.uid,
+        gid: wishes.gid,
+        accesses: wishes.accesses,
+    };
+    Arc::new(MountedVolume::new(access, root, showing, Arc::clone(log)))
+}
+
 /// Serves a volume until it is unmounted.
 pub(super) fn serve(
     context: &Context,
@@ -296,17 +306,7 @@ pub(super) fn serve(
     let healer = writer.as_ref().and_then(Healer::start_where_redundant);
     let log = Messages::open(context, log, in_background)?.log(image.clone());
     let reclaiming = start_reclaim(writer.as_ref(), wishes, &log)?;
-    let showing = Showing {
-        uid: wishes.uid,
-        gid: wishes.gid,
-        accesses: wishes.accesses,
-    };
-    let volume = Arc::new(MountedVolume::new(
-        access.clone(),
-        root,
-        showing,
-        Arc::clone(&log),
-    ));
+    let volume = mounted_volume(access.clone(), root, wishes, &log);
     let options = mount_options(&image, wishes);
     let mounted = Session::mount(Arc::clone(&volume) as _, directory, &options, claim);
     let on_directory = || format!("mounting on {}", directory.display());
