@@ -163,7 +163,7 @@ fn judge(plant: &Plant, devices: &[Device]) -> anyhow::Result<()> {
     check("original")?;
     check("lowmem")?;
     let mount = Mount::new(&images, "")?;
-    std::fs::write(mount.path().join("written after the repair"), [7; 100_000])?;
+    std::fs::write(mount.path().join("written after the repair"), vec![7; 100_000])?;
     mount.close()?;
     check("original")
 }
