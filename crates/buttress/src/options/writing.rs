@@ -114,7 +114,7 @@ impl VolumeOptions {
     }
 
     /// Sets whether the volume is opened to remove a free-space tree that may be damaged, by
-    /// [`clear_free_space_tree`](crate::WritableVolume::clear_free_space_tree). No allocation then
+    /// [`clear_free_space_tree`](crate::StructureRepairs::clear_free_space_tree). No allocation then
     /// uses the tree. Opening fails for a volume with a block group tree, which needs the tree.
     #[must_use]
     pub fn clears_free_space_tree(mut self, clears: bool) -> Self {
