@@ -30,7 +30,7 @@ pub fn select_superblock(device: &Device, copy: usize) -> Result<Generation> {
 /// assert_eq!(survey[0].bad.len(), 1);
 /// buttress::recover_superblocks(&[device.clone()], &survey)?;
 /// assert!(survey_superblocks(&[device])?[0].bad.is_empty());
-/// # Ok::<(), buttress::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors

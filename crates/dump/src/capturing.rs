@@ -25,7 +25,7 @@ use buttress_volume::read::ExtentRead;
 use std::collections::HashSet;
 use std::io::Write;
 
-/// Options of [`write`].
+/// Options of [`write()`].
 #[derive(Clone, Copy, Debug)]
 pub struct DumpOptions {
     /// The level of zlib, from 0 (none) to 9.

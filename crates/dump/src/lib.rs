@@ -3,7 +3,7 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | write a dump of a volume | [`write`] |
+//! | write a dump of a volume | [`write()`] |
 //! | read the items of a dump | [`DumpReader`] |
 //! | restore a dump to devices | [`restore`] |
 //!

@@ -11,7 +11,7 @@
 //! | [`mod@scan`] | the pass over the devices |
 //! | [`record`] | a found block |
 //! | [`index`] | the file that keeps all found blocks; an interrupted scan continues from it |
-//! | [`states`] | the roots of earlier commits |
+//! | [`mod@states`] | the roots of earlier commits |
 //! | [`mod@find_roots`] | candidates for the root of one tree |
 //!
 //! # Invariants

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! - At most [`WINDOW`] units are read or waiting, so memory has a bound.
+//! - At most `WINDOW` units are read or waiting, so memory has a bound.
 //! - The calling thread gets one answer for each unit, even if a worker panics.
 //! - The order of records depends on the devices alone, not on threads.
 

@@ -34,16 +34,6 @@ impl<'v> StructureRepairs<'v> {
     /// A volume with a damaged free-space tree is opened by
     /// [`VolumeOptions::clears_free_space_tree`](crate::VolumeOptions::clears_free_space_tree).
     ///
-    /// ```
-    /// # use buttress::{Device, StructureRepairs, Volume, mkfs::{Feature, Options}};
-    /// # let options = Options { features: vec![(Feature::BlockGroupTree, false)], ..Options::default() };
-    /// # let device = Device::memory(vec![0; 256 << 20]);
-    /// # let volume = Volume::create().options(options).on_devices(vec![device])?;
-    /// assert!(StructureRepairs::of(&volume).clear_free_space_tree()?, "it had one");
-    /// volume.make_free_space_tree()?;
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// Fails for a volume with a block group tree, which needs the free-space tree. Also fails with
     /// an error of the tree or a commit.
