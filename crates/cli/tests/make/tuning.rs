@@ -286,7 +286,7 @@ fn tune_makes_a_free_space_tree() {
         mounted.close().unwrap();
     }
     let (_, told) = failure(&["tune", "--convert-to-block-group-tree", &by_linux]);
-    assert!(told.contains("no free-space tree"), "{told}");
+    assert!(told.contains("no valid free-space tree"), "{told}");
     stdout(&["tune", "--convert-to-free-space-tree", &by_linux]);
     let shown = superblock(&by_linux);
     assert!(shown.contains("FREE_SPACE_TREE_VALID"), "{shown}");
