@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`Conversions::move_block_group_items`] | the items lie in either tree; an interrupted btrfstune leaves them in both | all items lie in the wanted tree |
 //! | [`Conversions::end_fsid_change`] | all tree blocks have the new fsid | device items and superblock have the new fsid |
-//! | [`Conversions::make_free_space_tree`] | commits that remove the v1 cache and an invalid tree | the tree, and the flags that make it valid |
+//! | [`Conversions::make_free_space_tree`] | commits that remove older forms | the tree, and the flags that make it valid |
 //!
 //! Invariant: the free-space tree is computed from the extent tree alone. The commit then adds the
 //! changes of its own extents, as every commit does.
