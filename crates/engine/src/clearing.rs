@@ -4,7 +4,7 @@
 //! | call | commits | afterwards |
 //! |---|---|---|
 //! | [`Conversions::clear_uuid_tree`] | a single commit | Linux makes the tree at the next mount |
-//! | [`Conversions::clear_free_space_tree`] | two: the extent tree settles, then the tree goes | free space comes from the extent tree |
+//! | [`Conversions::clear_free_space_tree`] | two | free space comes from the extent tree |
 //! | [`Conversions::clear_v1_cache`] | a commit for each 64 caches | the superblock names no cache |
 //! | [`Conversions::clear_inode_caches`] | a commit for each subvolume | nothing uses inode caches |
 //!
