@@ -19,6 +19,10 @@ use crate::writing::Writing;
 /// A started replacement, with the receivers of its progress.
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
+    pub(super) progress: Progress,
+    /// Cancels the progress after a signal.
+    #[expect(dead_code, reason = "held until the volume is closed")]
+    pub(super) cancelling: Cancelling,
     pub(super) writing: &'a Writing,
     /// Status file of the replacement, if there is a location for it.
     pub(super) status: Option<&'a Path>,
@@ -30,7 +34,7 @@ pub(super) struct Running<'a> {
 impl Running<'_> {
     /// Writes the status file before the replacement begins.
     pub(super) fn announce(&self) -> Result<()> {
-        self.save(&Progress::new(), None)
+        self.save(&self.progress, None)
     }
 
     /// Removes the status file of a replacement that did not begin.
@@ -41,17 +45,15 @@ impl Running<'_> {
     /// Runs the replacement until it ends or is suspended. In the background, the status file then has
     /// the error, if any. The caller removes the file after it has closed the volume.
     pub(super) fn run(&self, options: ReplaceOptions) -> Result<Replaced> {
-        let progress = self.context.progress();
-        let cancelling = Cancelling::start(&progress)?;
-        self.save(&progress, None)?;
+        let progress = &self.progress;
+        self.save(progress, None)?;
         let watch = Watch::start(self.context, "replace", progress.clone());
-        let ended = self.run_and_save(options, &progress);
+        let ended = self.run_and_save(options, progress);
         watch.end_as(ended.is_ok());
-        drop(cancelling);
         if let Err(error) = &ended
             && self.in_background
         {
-            self.save(&progress, Some(error.to_string()))?;
+            self.save(progress, Some(error.to_string()))?;
         }
         ended
     }

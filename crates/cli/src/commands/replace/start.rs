@@ -22,6 +22,7 @@ use crate::identity::Identity;
 use crate::manual::{Example, example};
 use crate::mounted::passed::Passed;
 use crate::mounted::places;
+use crate::signals::Cancelling;
 use crate::status_files::{self, Record as _};
 use crate::table::{MountView, Subcommand};
 use crate::target::Target;
@@ -153,7 +154,11 @@ impl Start {
         let filesystem = writer_of(writing.volume()).clone();
         let devices = paths.iter().chain([&self.target]);
         let devices = devices.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        // Signals are handled before the status file tells others about this process.
+        let progress = context.progress();
         let running = Running {
+            cancelling: Cancelling::start(&progress)?,
+            progress,
             context,
             writing: &writing,
             status,
