@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use super::record::Record;
-use super::running::{Running, open_existing, status_path};
+use super::running::{Running, Signals, open_existing, status_path};
 use super::stopping::not_in_progress;
 use super::{EXIT_CODES, online, printing};
 use crate::context::Context;
@@ -73,6 +73,7 @@ impl Subcommand for Resume {
             status: status.as_deref(),
             in_background: false,
             limit: self.limit,
+            signals: Signals::handle(context)?,
         };
         let summary = running.run(&image, item, &choice)?;
         printing::ended(context, "balance-resume", &image, &summary)

@@ -27,14 +27,37 @@ pub(super) struct Running<'a> {
     pub(super) status: Option<&'a Path>,
     pub(super) in_background: bool,
     pub(super) limit: Option<u64>,
+    pub(super) signals: Signals,
+}
+
+/// The control of a balance, and the handlers of signals that act on it.
+pub(super) struct Signals {
+    control: BalanceControl,
+    interrupted: Interrupted,
+    cancelling: Cancelling,
+}
+
+impl Signals {
+    /// Handles signals from now on. A status file tells others about this process, so the handlers
+    /// come before it.
+    pub(super) fn handle(context: &Context) -> Result<Self> {
+        let control = BalanceControl::new(context.progress());
+        Ok(Self {
+            interrupted: Interrupted::start(control.cancellation())?,
+            cancelling: Cancelling::start(control.progress())?,
+            control,
+        })
+    }
 }
 
 impl Running<'_> {
     /// Runs the balance to its end, or until it is paused or cancelled, and closes the volume.
     pub(super) fn run(self, image: &Path, item: BalanceItem, choice: &Choice) -> Result<BalanceSummary> {
-        let control = BalanceControl::new(self.context.progress());
-        let interrupted = Interrupted::start(control.cancellation())?;
-        let cancelling = Cancelling::start(control.progress())?;
+        let Signals {
+            control,
+            interrupted,
+            cancelling,
+        } = self.signals;
         let save = |error: Option<String>| match self.status {
             None => Ok(()),
             Some(path) => Record {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::online::Online;
 use super::record::Record;
-use super::running::{Running, go_to_background, status_path};
+use super::running::{Running, Signals, go_to_background, status_path};
 use super::{filters, online, printing};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
@@ -141,6 +141,7 @@ impl Subcommand for Start {
             return go_to_background(context, "balance-start", status.as_deref());
         }
         let writing = context.open_for_writing(&image)?;
+        let signals = Signals::handle(context)?;
         // A status file that cannot be written must leave no balance behind.
         if let Some(path) = &status {
             Record::beginning(item).save(context, path)?;
@@ -157,6 +158,7 @@ impl Subcommand for Start {
             status: status.as_deref(),
             in_background: self.in_background,
             limit: self.limit,
+            signals,
         };
         let summary = running.run(&image, item, &choice)?;
         printing::ended(context, "balance-start", &image, &summary)
