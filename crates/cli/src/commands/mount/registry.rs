@@ -9,7 +9,6 @@
 //! the server. The record has the start time of the server, because its process number may be
 //! reused.
 
-use core::time::Duration;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::Shutdown;
@@ -21,17 +20,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
 use crate::mounted::places::{self, Mounted};
-
-/// The pause between two tries to lock an image of a server that ended.
-const IMAGE_WAIT: Duration = Duration::from_millis(10);
-
-/// The most tries. Another process may lock the image first, which ends no wait.
-const IMAGE_TRIES: usize = 100;
 
 /// The locked file of this server.
 #[derive(Debug)]
@@ -297,29 +289,7 @@ impl Known {
         if let Some(process) = self.process() {
             poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?;
         }
-        self.wait_for_images();
         Ok(())
-    }
-
-    /// Waits shortly for the locks of the images. The kernel ends rings of an ended process in the
-    /// background, and only then closes the files that the rings use.
-    fn wait_for_images(&self) {
-        let images = self.record.get("images").and_then(Value::as_array);
-        let paths = images.into_iter().flatten();
-        for path in paths.filter_map(|image| image.get("path")?.as_str()) {
-            let Some(image) = File::open(path)
-                .ok()
-                .filter(|image| image.metadata().is_ok_and(|metadata| metadata.is_file()))
-            else {
-                continue;
-            };
-            for _ in 0..IMAGE_TRIES {
-                match flock(&image, FlockOperation::NonBlockingLockShared) {
-                    Err(Errno::WOULDBLOCK) => std::thread::sleep(IMAGE_WAIT),
-                    _ => break,
-                }
-            }
-        }
     }
 
     /// Waits until the server no longer uses its image, and returns its result.
