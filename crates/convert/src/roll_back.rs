@@ -32,7 +32,11 @@ pub fn roll_back(device: &Device) -> Result<()> {
     let subvolume = SAVED_TREE.as_subvolume();
     let subvolume = subvolume.ok_or_else(|| Defect::new("the saved image's tree is no subvolume"))?;
     let image = filesystem.open_file(Location::new(subvolume, IMAGE))?;
-    let copies = copies(&filesystem, &image)?;
+    let copies = copies(&filesystem, &image, device.size_bytes())?;
+    // The first unit has the old superblock. A file without it is no saved image.
+    if copies.first().is_none_or(|copy| copy.from.get() != 0) {
+        return Err(Error::ImageMoved { offset: 0 });
+    }
     verify(&image)?;
     let fsid = filesystem.superblock().fsid;
     drop((image, filesystem));
@@ -46,7 +50,7 @@ pub fn roll_back(device: &Device) -> Result<()> {
 }
 
 /// Returns the copies of reserved units. All other extents of the image must be at their old places.
-fn copies(filesystem: &Filesystem, image: &File) -> Result<Vec<Moved>> {
+fn copies(filesystem: &Filesystem, image: &File, device_bytes: u64) -> Result<Vec<Moved>> {
     let mut copies: Vec<Moved> = Vec::new();
     for range in image.extents()? {
         let range = range?;
@@ -75,6 +79,12 @@ fn copies(filesystem: &Filesystem, image: &File) -> Result<Vec<Moved>> {
                 to: Physical::new(unit.wrapping_add(shift)),
             };
             let is_reserved = RESERVED.iter().any(|range| range.contains(&at));
+            // A record cannot express other copies, so `resume` could not end the roll back.
+            let copy_end = copy.to.get().checked_add(UNIT_BYTES);
+            let is_on_device = copy_end.is_some_and(|end| end <= device_bytes);
+            if is_reserved && !(shift.is_multiple_of(UNIT_BYTES) && is_on_device) {
+                return Err(Error::ImageMoved { offset: at });
+            }
             let is_known = copies.last() == Some(&copy);
             let is_new = copies.last().is_none_or(|last| last.from < copy.from);
             match is_reserved {
