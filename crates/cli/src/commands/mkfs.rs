@@ -240,6 +240,7 @@ impl Subcommand for Mkfs {
         Uses {
             root_id: false,
             volume: false,
+            state: false,
             ..Uses::PATHS
         }
     }
