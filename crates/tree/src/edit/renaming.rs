@@ -8,9 +8,11 @@
 //! Invariant: callers hold the lock of commits, and no commit is in progress. A block in memory without an address is of the
 //! running epoch. All others were written.
 
+use super::context::EditContext;
+use super::editable::EditableTree;
 use super::node::Node;
+use super::root::Root;
 use super::route::{Place, Route, RouteStep};
-use super::{EditContext, EditableTree, Root};
 use crate::error::Result;
 use crate::pointer::BlockPointer;
 use buttress_exact::Exact as _;
