@@ -1,4 +1,4 @@
-//! A block on the way from a root down, with the pointer to it and the position in it.
+//! A block of a path from a root down, with the pointer to the block and the position in the block.
 //!
 //! Invariant: a step holds its block, which stays readable if the cache evicts it.
 

@@ -1,22 +1,27 @@
 //! The shares of the budget for blocks in memory.
 //!
 //! A quarter of the budget bounds the blocks that all cursors have read ahead and not yet used
-//! ([`ReadAheadPool`](super::ReadAheadPool)). The other three quarters of the budget belong to the cache. Shares change
+//! ([`ReadAheadPool`]). The other three quarters of the budget belong to the cache. Shares change
 //! their owner:
 //!
 //! - The cache uses the unused part of the read-ahead quarter. The unused part of the read-ahead
 //!   quarter moves in steps ([`CLAIM_STEPS`]), because the cache evicts blocks when its share
 //!   shrinks. Blocks of the cache and of read-ahead lie in the same slabs, so no memory is lost
 //!   between them.
-//! - A writer's share is the memory that it may hold until a commit ([`NodeCache::hold_outside`](super::NodeCache::hold_outside)).
-//!   The cache always keeps a minimum part of its budget.
+//! - A writer's share is the memory that it may hold until a commit ([`hold_outside`]). The cache
+//!   always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
-//!   part ([`Loan`](super::Loan)). The sweep returns the loan when it holds no more blocks back.
+//!   part ([`Loan`]). The sweep returns the loan when it holds no more blocks back.
 //!
 //! Invariant: four shares together do not exceed the budget, except for the cache's minimum part.
 //! The four shares of the budget are the cache's capacity, the quarter's claimed part, the loan,
 //! and the writer's memory. The use of the read-ahead quarter may exceed its claimed part only
 //! while a thread is about to claim a step.
+//!
+//! [`CLAIM_STEPS`]: super::pools::CLAIM_STEPS
+//! [`Loan`]: super::Loan
+//! [`ReadAheadPool`]: super::ReadAheadPool
+//! [`hold_outside`]: super::NodeCache::hold_outside
 
 use buttress_exact::Exact as _;
 

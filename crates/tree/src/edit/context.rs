@@ -12,8 +12,8 @@ pub trait EditContext {
 
     /// A committed or frozen block left this tree, and its content continues in memory. The content
     /// is in a copy, in a neighbour that absorbed it, or in items that
-    /// [`EditableTree::remove_range`](super::EditableTree::remove_range) will report to its caller. Called once for each such block,
-    /// parents before children, after the tree lost the block.
+    /// [`remove_range`](super::EditableTree::remove_range) will report to its caller. Called once
+    /// for each such block, parents before children, after the tree lost the block.
     ///
     /// # Errors
     /// Any error. The edit fails with the error of this method, and the tree must not be committed.

@@ -1,6 +1,6 @@
 //! Lookups in an edited tree: routes for edits, and items without a cursor.
 //!
-//! Invariant: a lookup changes nothing. Each block on its way is checked, in memory or as the forest reads
+//! Invariant: a lookup changes nothing. A block of its path is in memory, or the forest reads and checks
 //! it.
 
 use super::editable::EditableTree;
