@@ -309,8 +309,9 @@ pub mod salvage {
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{
         BlockIndex, Error, FoundDevice, FoundRoots, Identity, IndexProblem, IndexReader, IndexWriter,
-        OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery, Scanned, State, find_roots, identify,
-        identify_by_blocks, scan::ScanSink, scan::scan, states,
+        OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery, Scanned, State, View, ViewOptions,
+        find_roots, identify, identify_by_blocks, scan::ScanSink, scan::scan, states,
+        view::open as open_state,
     };
 }
 
