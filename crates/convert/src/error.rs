@@ -25,6 +25,21 @@ pub enum Error {
         /// The first byte of the extent in the image.
         offset: u64,
     },
+    /// The volume has no saved image of an old file system.
+    #[error("the volume cannot become the old file system again: {problem}")]
+    NoSavedImage {
+        /// The reason.
+        problem: &'static str,
+    },
+    /// A block of the old file system is not in the saved image.
+    #[error(
+        "byte {offset} of the saved image is a hole, but the old file system uses it. The old file \
+         system cannot come back. Copy its files out of the saved image instead"
+    )]
+    ImageHole {
+        /// The first byte of the hole.
+        offset: u64,
+    },
     /// A former conversion of the device was interrupted.
     #[error("a conversion of this device was interrupted. Resume it first")]
     Unfinished,

@@ -8,7 +8,8 @@
 //! | `extents`, `checksums` | content: one pass over the used bytes |
 //! | `log`, `chunks`, `trees` | packed trees, and the trees that describe the volume |
 //! | `prepare` | the order of all steps up to the moment of change |
-//! | `publish`, `record` | the moment of change, and its end after a power cut |
+//! | `publish`, `record`, `superblocks` | the moment of change, and its end after a power cut |
+//! | `saved` | the saved image, and its checks |
 //! | `roll_back` | the way back, from the saved image |
 //! | [`error`] | the reasons of a failure |
 //!
@@ -42,6 +43,8 @@ mod publish;
 mod record;
 mod records;
 mod roll_back;
+mod saved;
+mod superblocks;
 mod survey;
 mod trees;
 

@@ -13,6 +13,7 @@ use crate::log::{Addresses, Log};
 use crate::publish::publish;
 use crate::record::Record;
 use crate::records::Items;
+use crate::saved::IMAGE_MODE;
 use crate::survey::survey;
 use crate::trees::Finish;
 use crate::{GENERATION, SAVED_TREE};
@@ -50,6 +51,7 @@ pub struct Prepared {
     volume: Volume,
     superblock: Superblock,
     devices: Vec<DeviceItem>,
+    old_bytes: u64,
 }
 
 impl Prepared {
@@ -71,6 +73,7 @@ impl Prepared {
             &self.layout,
             &self.superblock,
             &self.devices,
+            self.old_bytes,
         )
     }
 }
@@ -115,6 +118,7 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
         volume,
         superblock,
         devices,
+        old_bytes: device_bytes,
     })
 }
 
@@ -289,7 +293,7 @@ impl Job<'_> {
             size: ByteCount::new(self.device_bytes),
             nbytes: image_bytes,
             nlink: 1,
-            mode: 0o100_400,
+            mode: IMAGE_MODE,
             ..InodeItem::empty(time)
         };
         items.push(SAVED_TREE, &InodeItem::key(IMAGE), &image.to_bytes())

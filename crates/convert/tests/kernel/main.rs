@@ -14,6 +14,7 @@
 mod cuts;
 mod fill;
 mod mount;
+mod refusals;
 
 use anyhow::{Context, Result, ensure};
 use buttress_convert::{Error, Options, prepare, roll_back};

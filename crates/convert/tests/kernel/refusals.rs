@@ -1,0 +1,107 @@
+//! Volumes whose saved image is not as the conversion left it: the roll back refuses them unchanged.
+
+use crate::mount::Image;
+use crate::{device, options};
+use anyhow::{Result, ensure};
+use buttress_convert::{Error, prepare, roll_back};
+use buttress_device::Device;
+use buttress_mkfs::{Identity, Options as MakeOptions};
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::{kernel_missing, run};
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+/// Requires that the roll back refuses a volume for `reason`, and changes nothing.
+fn refused(image: &Path, device: &Device, reason: &str) -> Result<()> {
+    let before = std::fs::read(image)?;
+    let error = roll_back(device).err().map(|error| error.to_string());
+    ensure!(
+        error.as_ref().is_some_and(|error| error.contains(reason)),
+        "{error:?}, expected {reason}"
+    );
+    ensure!(
+        before == std::fs::read(image)?,
+        "a refused roll back changed the device"
+    );
+    Ok(())
+}
+
+fn set_read_only(subvolume: &Path, value: &str) -> Result<()> {
+    let words = ["property", "set", "-f", "-ts"];
+    run(Command::new("btrfs")
+        .args(words)
+        .arg(subvolume)
+        .args(["ro", value]))?;
+    Ok(())
+}
+
+#[test]
+fn a_changed_image_is_refused() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(128, &["-t", "ext4", "-b", "4096", "-O", "^has_journal"])?;
+    prepare(&device(&image)?, &options(20))?.publish()?;
+    let volume = Mount::new(std::slice::from_ref(&image.path), "rw")?;
+    let saved = volume.path().join("ext2_saved");
+    set_read_only(&saved, "false")?;
+    volume.close()?;
+    refused(&image.path, &device(&image)?, "is not read-only")?;
+    let volume = Mount::new(std::slice::from_ref(&image.path), "rw")?;
+    let saved = volume.path().join("ext2_saved");
+    let file = File::options().write(true).open(saved.join("image"))?;
+    let size = file.metadata()?.len();
+    file.set_len(size / 2)?;
+    file.set_len(size)?;
+    drop(file);
+    set_read_only(&saved, "true")?;
+    volume.close()?;
+    refused(&image.path, &device(&image)?, "was changed after the conversion")
+}
+
+#[test]
+fn an_ordinary_volume_is_refused() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let folder = buttress_oracle::volumes::scratch()?;
+    let path = folder.path().join("image");
+    File::create(&path)?.set_len(128 << 20)?;
+    let identity = Identity {
+        devices: vec![options(21).saved],
+        ..options(21).identity
+    };
+    let open = buttress_device::OpenOptions {
+        write: true,
+        ..Default::default()
+    };
+    buttress_mkfs::make(&[Device::open(&path, &open)?], &MakeOptions::default(), &identity)?;
+    let problems = [
+        "subvolume 256 does not exist",
+        "is not read-only",
+        "is another file",
+    ];
+    refused(&path, &Device::open(&path, &open)?, problems[0])?;
+    let volume = Mount::new(std::slice::from_ref(&path), "rw")?;
+    let subvolume = volume.path().join("subvolume");
+    run(Command::new("btrfs")
+        .args(["subvolume", "create"])
+        .arg(&subvolume))?;
+    // An empty file once passed for a saved image.
+    File::create(subvolume.join("image"))?;
+    volume.close()?;
+    refused(&path, &Device::open(&path, &open)?, problems[1])?;
+    let volume = Mount::new(std::slice::from_ref(&path), "rw")?;
+    set_read_only(&volume.path().join("subvolume"), "true")?;
+    volume.close()?;
+    refused(&path, &Device::open(&path, &open)?, problems[2])
+}
+
+#[test]
+fn the_error_names_the_reason() {
+    let problem = "subvolume 256 does not exist";
+    let text = Error::NoSavedImage { problem }.to_string();
+    assert!(text.ends_with(problem), "{text}");
+}
