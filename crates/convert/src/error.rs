@@ -69,14 +69,14 @@ pub enum Error {
         /// The reason.
         problem: String,
     },
-    /// A file's block is free in the bitmaps.
+    /// A block of an inode is free in the bitmaps.
     #[error(
         "byte {physical} of the device belongs to inode {inode}, but its block is free. To repair, \
          run `e2fsck -f` on the unmounted volume"
     )]
     FreeBlock {
-        /// The inode in the new volume.
-        inode: u64,
+        /// The inode in the old file system.
+        inode: u32,
         /// The first byte of the block.
         physical: u64,
     },

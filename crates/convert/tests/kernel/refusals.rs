@@ -1,15 +1,18 @@
 //! Volumes whose saved image is not as the conversion left it: the roll back refuses them unchanged.
 
-use crate::mount::Image;
+use crate::mount::{Image, Mounted};
 use crate::{device, options};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use buttress_convert::{Error, prepare, roll_back};
 use buttress_device::Device;
+use buttress_extfs::{Ext, FileKind};
 use buttress_mkfs::{Identity, Options as MakeOptions};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, run};
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -97,6 +100,90 @@ fn an_ordinary_volume_is_refused() -> Result<()> {
     set_read_only(&volume.path().join("subvolume"), "true")?;
     volume.close()?;
     refused(&path, &Device::open(&path, &open)?, problems[2])
+}
+
+/// Returns a block of each kind that inodes have: content, a directory's, a tree's, attributes.
+fn blocks(image: &Path) -> Result<Vec<(&'static str, u32, u64)>> {
+    let old = Ext::open(&Device::memory(std::fs::read(image)?))?;
+    let mut blocks = BTreeMap::new();
+    for inode in old.inodes() {
+        let inode = inode?;
+        if old.superblock().is_internal(inode.number) {
+            continue;
+        }
+        let mut extents = old.extents(&inode);
+        let all = extents.by_ref().collect::<Result<Vec<_>, _>>()?;
+        let kind = if inode.kind == FileKind::Directory {
+            "directory"
+        } else {
+            "content"
+        };
+        let found = [
+            (kind, all.last().map(|extent| extent.start)),
+            ("tree", extents.take_map_blocks().pop()),
+            ("attributes", inode.attribute_block),
+        ];
+        for (kind, block) in found {
+            block.map(|block| blocks.insert(kind, (inode.number.get(), block.get())));
+        }
+    }
+    Ok(blocks
+        .into_iter()
+        .map(|(kind, (inode, block))| (kind, inode, block))
+        .collect())
+}
+
+#[test]
+fn a_block_that_is_free_by_mistake_is_refused() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(
+        96,
+        &["-t", "ext4", "-b", "4096", "-O", "^has_journal", "-I", "128"],
+    )?;
+    let mounted = Mounted::new(&image.path, "rw")?;
+    let file = File::create(mounted.path().join("file"))?;
+    for piece in 0..50 {
+        file.write_all_at(&[piece; 4096], u64::from(piece) * 40_960)?;
+    }
+    drop(file);
+    std::fs::create_dir(mounted.path().join("directory"))?;
+    let set = Command::new("setfattr")
+        .args(["-n", "user.name", "-v", "value"])
+        .arg(mounted.path().join("directory"))
+        .status()?;
+    ensure!(set.success(), "no attribute was set");
+    mounted.close()?;
+    let whole = std::fs::read(&image.path)?;
+    let blocks = blocks(&image.path)?;
+    ensure!(blocks.len() == 4, "{blocks:?}");
+    let old = Ext::open(&Device::memory(whole.clone()))?;
+    let free = old.groups().next().context("no group")??.free_blocks;
+    let script = image.path.with_extension("debugfs");
+    for (kind, inode, block) in blocks {
+        std::fs::write(&image.path, &whole)?;
+        let commands = format!(
+            "freeb {block}\nset_bg 0 free_blocks_count {}\nset_bg 0 checksum calc\n",
+            free + 1
+        );
+        std::fs::write(&script, commands)?;
+        run(Command::new("debugfs")
+            .args(["-w", "-f"])
+            .args([&script, &image.path]))?;
+        let before = std::fs::read(&image.path)?;
+        let error = prepare(&device(&image)?, &options(22)).err();
+        let expected = (inode, block * 4096);
+        ensure!(
+            matches!(error, Some(Error::FreeBlock { inode, physical }) if (inode, physical) == expected),
+            "{kind}: {error:?}, expected {expected:?}"
+        );
+        ensure!(
+            before == std::fs::read(&image.path)?,
+            "{kind}: the device has changed"
+        );
+    }
+    Ok(())
 }
 
 #[test]
