@@ -43,6 +43,14 @@ pub enum Error {
     /// A former conversion of the device was interrupted.
     #[error("a conversion of this device was interrupted. Resume it first")]
     Unfinished,
+    /// A converted volume cannot have a setting.
+    #[error("{what} is not possible for a conversion: {reason}")]
+    Setting {
+        /// The setting.
+        what: String,
+        /// The reason, or the way to get the setting later.
+        reason: &'static str,
+    },
     /// The superblock cannot be encoded.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `options` | the inputs of a conversion |
 //! | `survey` | the used bytes, and the size of the new trees |
 //! | [`layout`] | which bytes of the device become which chunks |
 //! | `inodes`, `records` | the items of inodes, in order |
@@ -38,6 +39,7 @@ mod extents;
 mod inodes;
 pub mod layout;
 mod log;
+mod options;
 mod prepare;
 mod publish;
 mod record;
@@ -49,9 +51,10 @@ mod survey;
 mod trees;
 
 pub use error::{Error, Result};
-pub use prepare::{Options, Prepared, prepare};
+pub use options::{Options, Without};
+pub use prepare::{Prepared, prepare};
 pub use publish::{Resumed, resume};
-pub use roll_back::roll_back;
+pub use roll_back::RollBack;
 
 use buttress_format::{Generation, TreeId};
 

@@ -7,43 +7,82 @@
 //! All changes since the conversion are lost. Free blocks of the old file system can have other bytes
 //! than before the conversion.
 
+use crate::GENERATION;
 use crate::error::{Error, Result};
 use crate::publish::put_back;
 use crate::record::{Purpose, Record};
 use crate::saved::SavedImage;
 use crate::superblocks::{CHECKSUM_BYTES, Found, erase_new, erase_old, has_old};
 use buttress_device::Device;
-use buttress_format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use buttress_fs::{Content, File, OpenOptions};
+use buttress_exact::Exact as _;
+use buttress_format::{ByteCount, Logical, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use buttress_fs::{Content, File, Filesystem, OpenOptions, Progress};
 
-/// Puts the old file system back on `device`, which is open for writing and holds a converted
-/// volume. After an interruption, [`resume`](crate::resume) ends the roll back.
-///
-/// # Errors
-/// Fails if the device holds no volume, or if its saved image is gone, changed, moved or damaged. The
-/// volume is unchanged then. Also fails if the device fails.
-pub fn roll_back(device: &Device) -> Result<()> {
-    if Record::read(device)?.is_some() {
-        return Err(Error::Unfinished);
+/// A converted volume that can become the old file system again.
+pub struct RollBack {
+    device: Device,
+    filesystem: Filesystem,
+    saved: SavedImage,
+}
+
+impl RollBack {
+    /// Finds the saved image of the volume on `device`, which is open for writing.
+    ///
+    /// # Errors
+    /// Fails if the device holds no volume, or if its saved image is gone, changed or moved. Also
+    /// fails if the device fails.
+    pub fn find(device: &Device) -> Result<Self> {
+        if Record::read(device)?.is_some() {
+            return Err(Error::Unfinished);
+        }
+        let filesystem = OpenOptions::new(vec![device.clone()]).open()?;
+        let saved = SavedImage::find(&filesystem, device)?;
+        Ok(Self {
+            device: device.clone(),
+            filesystem,
+            saved,
+        })
     }
-    let filesystem = OpenOptions::new(vec![device.clone()]).open()?;
-    let saved = SavedImage::find(&filesystem, device)?;
-    verify(&saved.file)?;
-    let record = Record {
-        purpose: Purpose::RollBack,
-        fsid: filesystem.superblock().fsid,
-        old_bytes: saved.old_bytes,
-        old_primary: old_primary(&saved)?,
-        copies: saved.copies.clone(),
-    };
-    drop((saved, filesystem));
-    record.write(device)?;
-    if has_old(device)? {
-        // A boot loader in the boot area of the volume can have these bytes.
-        erase_old(device)?;
+
+    /// Returns the number of commits since the conversion. A pending log counts as one. All of them
+    /// will be lost.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        let superblock = self.filesystem.superblock();
+        // Clamp: only a forged volume is older than its conversion, and it has nothing to lose.
+        let commits = superblock.generation.get().saturating_sub(GENERATION.get());
+        commits.exact_add(u64::from(superblock.log_root != Logical::MIN))
     }
-    erase_new(device, record.fsid)?;
-    put_back(device, &record)
+
+    /// Verifies the saved image, and puts the old file system back. After an interruption of the
+    /// second step, [`resume`](crate::resume) ends the roll back.
+    ///
+    /// # Errors
+    /// Fails if a checksum of the saved image is wrong, or if `progress` is cancelled. The volume is
+    /// unchanged then. Also fails if the device fails.
+    pub fn run(self, progress: &Progress) -> Result<()> {
+        let Self {
+            device,
+            filesystem,
+            saved,
+        } = self;
+        verify(&saved.file, progress)?;
+        let record = Record {
+            purpose: Purpose::RollBack,
+            fsid: filesystem.superblock().fsid,
+            old_bytes: saved.old_bytes,
+            old_primary: old_primary(&saved)?,
+            copies: saved.copies.clone(),
+        };
+        drop((saved, filesystem));
+        record.write(&device)?;
+        if has_old(&device)? {
+            // A boot loader in the boot area of the volume can have these bytes.
+            erase_old(&device)?;
+        }
+        erase_new(&device, record.fsid)?;
+        put_back(&device, &record)
+    }
 }
 
 /// Returns the checksum of a btrfs superblock in the old content of the primary superblock's place.
@@ -54,13 +93,17 @@ fn old_primary(saved: &SavedImage) -> Result<[u8; CHECKSUM_BYTES]> {
     Ok(Found::in_bytes(&bytes, primary).map_or([0; CHECKSUM_BYTES], |found| found.checksum))
 }
 
-/// Reads all bytes of the image, each of which has a checksum.
-fn verify(image: &File) -> Result<()> {
+/// Reads all bytes of the image, and verifies their checksums.
+fn verify(image: &File, progress: &Progress) -> Result<()> {
+    progress.expect(image.metadata().allocated);
     let mut reader = image.reader();
     while let Some(chunk) = reader.next_chunk()? {
-        if let Content::Damaged(error) = chunk.content {
-            return Err(error.into());
+        match chunk.content {
+            Content::Damaged(error) => return Err(error.into()),
+            Content::Data(bytes) => progress.advance(0, ByteCount::of(bytes.len())),
+            Content::Hole => {}
         }
+        progress.check()?;
     }
     Ok(())
 }

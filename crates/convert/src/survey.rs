@@ -8,6 +8,7 @@ use crate::layout::{EXTENT_BYTES_MAX, Needs, Units};
 use buttress_exact::{Exact as _, u64_of};
 use buttress_extfs::{BlockNumber, Ext, ExtInode, FileKind};
 use buttress_format::ByteCount;
+use buttress_fs::Progress;
 use core::ops::Range;
 
 /// The bytes of an inode with its item's head, and of the parts of a name or attribute.
@@ -22,6 +23,8 @@ const CHUNK_BYTES: u64 = 1024;
 pub(crate) struct Survey {
     pub(crate) used: Units,
     pub(crate) needs: Needs,
+    /// The bytes in use.
+    pub(crate) used_bytes: ByteCount,
 }
 
 /// The used blocks: runs in order that do not touch.
@@ -48,7 +51,7 @@ impl UsedRuns {
 }
 
 /// Surveys a volume whose new sectors have checksums of `checksum_bytes`.
-pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64) -> Result<Survey> {
+pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64, progress: &Progress) -> Result<Survey> {
     let superblock = old.superblock();
     let block_bytes = u64::from(superblock.block_bytes);
     let mut used = Units::new(superblock.blocks.exact_mul(block_bytes));
@@ -66,6 +69,7 @@ pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64) -> Result<
     }
     for inode in old.inodes() {
         let inode = inode?;
+        progress.check()?;
         bytes = bytes.exact_add(INODE_BYTES).exact_add(2048);
         for attribute in old.attributes(&inode)? {
             let value = u64_of(attribute.value.len());
@@ -100,5 +104,10 @@ pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64) -> Result<
         system: ByteCount::new((chunks.exact_mul(CHUNK_BYTES)).max(1 << 20)),
         metadata: ByteCount::new(metadata),
     };
-    Ok(Survey { used, needs })
+    let used_bytes = ByteCount::new(blocks.exact_mul(block_bytes));
+    Ok(Survey {
+        used,
+        needs,
+        used_bytes,
+    })
 }

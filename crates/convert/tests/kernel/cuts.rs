@@ -4,10 +4,11 @@
 use crate::mount::Image;
 use crate::options;
 use anyhow::{Result, ensure};
-use buttress_convert::{Resumed, prepare, resume, roll_back};
+use buttress_convert::{Resumed, RollBack, prepare, resume};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_extfs::Ext;
 use buttress_format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, Uuid};
+use buttress_fs::Progress;
 use buttress_lab::crash::{CrashLab, Cuts};
 use buttress_oracle::needs::any_missing;
 use buttress_oracle::skip::skips;
@@ -83,7 +84,7 @@ impl Old {
     fn new() -> Result<Self> {
         let mut bytes = image()?;
         let former = Device::memory(bytes.clone());
-        prepare(&former, &options(9))?.publish()?;
+        prepare(&former, &options(9), &Progress::new())?.publish()?;
         let primary = former.read(SUPERBLOCK_OFFSETS[0].get(), SUPERBLOCK_BYTES)?;
         let at = SUPERBLOCK_OFFSETS[0].get() as usize;
         bytes[at..at + SUPERBLOCK_BYTES].copy_from_slice(&primary);
@@ -216,7 +217,7 @@ fn power_cuts_of_a_conversion_leave_one_file_system() -> Result<()> {
     }
     let old = Old::new()?;
     let history = CrashLab::record([old.disk()], |lab, devices| {
-        let prepared = prepare(&devices[0], &options(5))?;
+        let prepared = prepare(&devices[0], &options(5), &Progress::new())?;
         lab.mark(1);
         prepared.publish()?;
         lab.mark(2);
@@ -253,10 +254,11 @@ fn power_cuts_of_a_roll_back_leave_one_file_system() -> Result<()> {
     prepare(
         &Device::with_backend(Arc::clone(&disk), Engine::Inline),
         &options(6),
+        &Progress::new(),
     )?
     .publish()?;
     let history = CrashLab::record([disk], |lab, devices| {
-        roll_back(&devices[0])?;
+        RollBack::find(&devices[0]).and_then(|found| found.run(&Progress::new()))?;
         lab.mark(1);
         anyhow::Ok(())
     })?;
@@ -318,9 +320,9 @@ fn bytes_after_the_old_file_system_stay() -> Result<()> {
         );
         Ok(())
     };
-    prepare(&device, &options(10))?.publish()?;
+    prepare(&device, &options(10), &Progress::new())?.publish()?;
     after("the conversion")?;
-    roll_back(&device)?;
+    RollBack::find(&device).and_then(|found| found.run(&Progress::new()))?;
     after("the roll back")?;
     Ext::open(&device)?;
     Ok(())

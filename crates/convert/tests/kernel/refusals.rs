@@ -3,10 +3,11 @@
 use crate::mount::{Image, Mounted};
 use crate::{device, options};
 use anyhow::{Context, Result, ensure};
-use buttress_convert::{Error, prepare, roll_back};
+use buttress_convert::{Error, Options, RollBack, prepare};
 use buttress_device::Device;
 use buttress_extfs::{Ext, FileKind};
-use buttress_mkfs::{Identity, Options as MakeOptions};
+use buttress_fs::Progress;
+use buttress_mkfs::{Feature, Identity, Options as MakeOptions};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, run};
@@ -19,7 +20,9 @@ use std::process::Command;
 /// Requires that the roll back refuses a volume for `reason`, and changes nothing.
 fn refused(image: &Path, device: &Device, reason: &str) -> Result<()> {
     let before = std::fs::read(image)?;
-    let error = roll_back(device).err().map(|error| error.to_string());
+    let found = RollBack::find(device);
+    let error = found.and_then(|found| found.run(&Progress::new()));
+    let error = error.err().map(|error| error.to_string());
     ensure!(
         error.as_ref().is_some_and(|error| error.contains(reason)),
         "{error:?}, expected {reason}"
@@ -46,7 +49,7 @@ fn a_changed_image_is_refused() -> Result<()> {
         return Ok(());
     }
     let image = Image::new(128, &["-t", "ext4", "-b", "4096", "-O", "^has_journal"])?;
-    prepare(&device(&image)?, &options(20))?.publish()?;
+    prepare(&device(&image)?, &options(20), &Progress::new())?.publish()?;
     let volume = Mount::new(std::slice::from_ref(&image.path), "rw")?;
     let saved = volume.path().join("ext2_saved");
     set_read_only(&saved, "false")?;
@@ -172,7 +175,7 @@ fn a_block_that_is_free_by_mistake_is_refused() -> Result<()> {
             .args(["-w", "-f"])
             .args([&script, &image.path]))?;
         let before = std::fs::read(&image.path)?;
-        let error = prepare(&device(&image)?, &options(22)).err();
+        let error = prepare(&device(&image)?, &options(22), &Progress::new()).err();
         let expected = (inode, block * 4096);
         ensure!(
             matches!(error, Some(Error::FreeBlock { inode, physical }) if (inode, physical) == expected),
@@ -182,6 +185,30 @@ fn a_block_that_is_free_by_mistake_is_refused() -> Result<()> {
             before == std::fs::read(&image.path)?,
             "{kind}: the device has changed"
         );
+    }
+    Ok(())
+}
+
+#[test]
+fn settings_that_a_converted_volume_cannot_have_are_refused() -> Result<()> {
+    let refused = [
+        MakeOptions {
+            data: Some(buttress_format::Profile::Raid0),
+            ..MakeOptions::default()
+        },
+        MakeOptions {
+            features: vec![(Feature::Quotas, true)],
+            ..MakeOptions::default()
+        },
+        MakeOptions {
+            features: vec![(Feature::NoHoles, false)],
+            ..MakeOptions::default()
+        },
+    ];
+    for make in refused {
+        let options = Options { make, ..options(23) };
+        let error = prepare(&Device::memory(vec![0; 1 << 20]), &options, &Progress::new()).err();
+        ensure!(matches!(error, Some(Error::Setting { .. })), "{error:?}");
     }
     Ok(())
 }
