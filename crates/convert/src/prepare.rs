@@ -7,12 +7,14 @@ use crate::checksums::Checksums;
 use crate::chunks::{DataChunks, placed};
 use crate::error::{Error, Result};
 use crate::extents::{IMAGE, Parts, Pass, Pieces};
-use crate::inodes::{Translation, index_of_saved};
+use crate::inodes::{Translation, content_flags, index_of_saved};
 use crate::layout::Layout;
 use crate::log::{Addresses, Log};
+use crate::options::Options;
 use crate::publish::publish;
 use crate::record::Record;
 use crate::records::Items;
+use crate::saved::IMAGE_MODE;
 use crate::survey::survey;
 use crate::trees::Finish;
 use crate::{GENERATION, SAVED_TREE};
@@ -21,27 +23,12 @@ use buttress_exact::{Defect, Exact as _, u64_of};
 use buttress_extfs::{Ext, FileKind};
 use buttress_format::{
     BlockGroupFlags, ByteCount, DeviceItem, DirItem, ExtentItem, InodeItem, InodeNumber, InodeRefs, ItemType,
-    Logical, Superblock, TreeId, Uuid, UuidItem, uuid_key,
+    Logical, Superblock, TreeId, UuidItem, uuid_key,
 };
+use buttress_fs::Progress;
 use buttress_mkfs::parts::{Settings, device_items, directory, directory_inode, empty_superblock, in_order};
-use buttress_mkfs::{Identity, Options as MakeOptions};
 use buttress_packing::{BlockFormat, PackedRoot, Packer, Sorted, SpoolFolder};
 use buttress_volume::Volume;
-use std::path::PathBuf;
-
-/// The inputs of a conversion.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The settings of the new volume. The sector size and the profiles follow from the old file
-    /// system.
-    pub make: MakeOptions,
-    /// The uuids and the time of the new volume, for one device.
-    pub identity: Identity,
-    /// The uuid of the subvolume with the saved image.
-    pub saved: Uuid,
-    /// The folder for data that exceeds the memory.
-    pub folder: Option<PathBuf>,
-}
 
 /// A new volume without superblocks.
 pub struct Prepared {
@@ -50,6 +37,7 @@ pub struct Prepared {
     volume: Volume,
     superblock: Superblock,
     devices: Vec<DeviceItem>,
+    old_bytes: u64,
 }
 
 impl Prepared {
@@ -71,6 +59,7 @@ impl Prepared {
             &self.layout,
             &self.superblock,
             &self.devices,
+            self.old_bytes,
         )
     }
 }
@@ -80,12 +69,13 @@ impl Prepared {
 ///
 /// # Errors
 /// Fails if the old file system is damaged or has refused features, or if the free space is too
-/// small. Also fails if btrfs cannot hold an object, or if the device fails. The old file system is
-/// unchanged.
-pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
+/// small. Also fails if btrfs cannot hold an object, if the device fails, or if `progress` is
+/// cancelled. The old file system is unchanged.
+pub fn prepare(device: &Device, options: &Options, progress: &Progress) -> Result<Prepared> {
     if Record::read(device)?.is_some() {
         return Err(Error::Unfinished);
     }
+    options.check()?;
     let old = Ext::open(device)?;
     let mut make = options.make.clone();
     make.sector_bytes = Some(old.superblock().block_bytes);
@@ -94,7 +84,8 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
     }
     let settings = Settings::new(&make, 1)?;
     let checksum_bytes = u64_of(settings.checksum.size_bytes());
-    let survey = survey(&old, checksum_bytes, u64::from(settings.node_bytes))?;
+    let survey = survey(&old, checksum_bytes, u64::from(settings.node_bytes), progress)?;
+    progress.expect(survey.used_bytes);
     let layout = Layout::new(&survey.used, survey.needs)?;
     let device_bytes = survey.used.device_bytes();
     let volume = empty_volume(device, &settings, options, &layout, device_bytes)?;
@@ -106,6 +97,7 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
         layout: &layout,
         device_bytes,
         folder: SpoolFolder::new(options.folder.as_deref()),
+        progress,
     };
     let (superblock, devices) = job.run(&volume)?;
     volume.flush()?;
@@ -115,6 +107,7 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
         volume,
         superblock,
         devices,
+        old_bytes: device_bytes,
     })
 }
 
@@ -154,6 +147,7 @@ struct Job<'a> {
     layout: &'a Layout,
     device_bytes: u64,
     folder: SpoolFolder,
+    progress: &'a Progress,
 }
 
 impl Job<'_> {
@@ -203,6 +197,7 @@ impl Job<'_> {
         let translation = Translation {
             old: self.old,
             node_bytes: self.settings.node_bytes,
+            without: self.options.without,
         };
         let mut parts = Parts::new(&self.folder);
         for inode in self.old.inodes() {
@@ -217,6 +212,8 @@ impl Job<'_> {
                 0
             };
             translation.inode(items, &inode, content_bytes)?;
+            self.progress.advance(1, ByteCount::ZERO);
+            self.progress.check()?;
         }
         parts.finish()
     }
@@ -232,7 +229,13 @@ impl Job<'_> {
         parts: &Sorted,
     ) -> Result<(Sorted, PackedRoot, ByteCount)> {
         let mut extents = Items::new(&self.folder);
-        let mut checksums = Checksums::new(self.device, volume, log, self.settings.sector_bytes);
+        let mut checksums = Checksums::new(
+            self.device,
+            volume,
+            log,
+            (self.settings.sector_bytes, !self.options.without.checksums),
+            self.progress,
+        );
         let mut pass = Pass::new(items, chunks, parts)?;
         let mut pieces = Pieces::new(self.old, self.layout)?;
         let mut image_bytes = ByteCount::ZERO;
@@ -289,7 +292,8 @@ impl Job<'_> {
             size: ByteCount::new(self.device_bytes),
             nbytes: image_bytes,
             nlink: 1,
-            mode: 0o100_400,
+            mode: IMAGE_MODE,
+            flags: content_flags(self.options.without),
             ..InodeItem::empty(time)
         };
         items.push(SAVED_TREE, &InodeItem::key(IMAGE), &image.to_bytes())

@@ -1,10 +1,15 @@
 //! The first pass: the used units of the device, and an upper bound on the size of the new trees.
+//!
+//! Invariant: after the survey, each block of each inode is in use by the bitmaps. Later steps write
+//! to free blocks, so a block that is free by mistake would be lost.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::{EXTENT_BYTES_MAX, Needs, Units};
 use buttress_exact::{Exact as _, u64_of};
-use buttress_extfs::{Ext, FileKind};
+use buttress_extfs::{BlockNumber, Ext, ExtInode, FileKind};
 use buttress_format::ByteCount;
+use buttress_fs::Progress;
+use core::ops::Range;
 
 /// The bytes of an inode with its item's head, and of the parts of a name or attribute.
 const INODE_BYTES: u64 = 185;
@@ -18,31 +23,67 @@ const CHUNK_BYTES: u64 = 1024;
 pub(crate) struct Survey {
     pub(crate) used: Units,
     pub(crate) needs: Needs,
+    /// The bytes in use.
+    pub(crate) used_bytes: ByteCount,
+}
+
+/// The used blocks: runs in order that do not touch.
+struct UsedRuns {
+    runs: Vec<Range<u64>>,
+    block_bytes: u64,
+}
+
+impl UsedRuns {
+    /// Requires that the bitmaps have these blocks of an inode as used.
+    fn require(&self, inode: &ExtInode, first: BlockNumber, blocks: u64) -> Result<()> {
+        let end = first.get().exact_add(blocks);
+        let index = self.runs.partition_point(|run| run.end <= first.get());
+        let free = match self.runs.get(index) {
+            Some(run) if run.start <= first.get() && end <= run.end => return Ok(()),
+            Some(run) if run.start <= first.get() => run.end,
+            _ => first.get(),
+        };
+        Err(Error::FreeBlock {
+            inode: inode.number.get(),
+            physical: free.exact_mul(self.block_bytes),
+        })
+    }
 }
 
 /// Surveys a volume whose new sectors have checksums of `checksum_bytes`.
-pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64) -> Result<Survey> {
+pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64, progress: &Progress) -> Result<Survey> {
     let superblock = old.superblock();
     let block_bytes = u64::from(superblock.block_bytes);
     let mut used = Units::new(superblock.blocks.exact_mul(block_bytes));
+    let mut runs = UsedRuns {
+        runs: Vec::new(),
+        block_bytes,
+    };
     let (mut blocks, mut bytes) = (0_u64, 0_u64);
     for range in old.used_blocks() {
         let range = range?;
         used.mark_bytes(range.start.get().exact_mul(block_bytes)..range.end.get().exact_mul(block_bytes));
+        runs.runs.push(range.start.get()..range.end.get());
         blocks = blocks.exact_add(range.end.get().exact_sub(range.start.get()));
         bytes = bytes.exact_add(EXTENT_BYTES);
     }
     for inode in old.inodes() {
         let inode = inode?;
+        progress.check()?;
         bytes = bytes.exact_add(INODE_BYTES).exact_add(2048);
         for attribute in old.attributes(&inode)? {
             let value = u64_of(attribute.value.len());
             bytes = bytes.exact_add(NAME_BYTES).exact_add(256).exact_add(value);
         }
-        for extent in old.extents(&inode) {
+        let mut extents = old.extents(&inode);
+        while let Some(extent) = extents.next().transpose()? {
+            runs.require(&inode, extent.start, u64::from(extent.blocks))?;
             // An extent of a file can lie in several extents of the saved image.
-            let length = u64::from(extent?.blocks).exact_mul(block_bytes);
+            let length = u64::from(extent.blocks).exact_mul(block_bytes);
             bytes = bytes.exact_add(EXTENT_BYTES.exact_mul(length.quotient(EXTENT_BYTES_MAX).exact_add(2)));
+        }
+        for block in extents.take_map_blocks().into_iter().chain(inode.attribute_block) {
+            runs.require(&inode, block, 1)?;
         }
         if inode.kind == FileKind::Directory {
             for entry in old.entries(&inode)? {
@@ -63,5 +104,10 @@ pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64) -> Result<
         system: ByteCount::new((chunks.exact_mul(CHUNK_BYTES)).max(1 << 20)),
         metadata: ByteCount::new(metadata),
     };
-    Ok(Survey { used, needs })
+    let used_bytes = ByteCount::new(blocks.exact_mul(block_bytes));
+    Ok(Survey {
+        used,
+        needs,
+        used_bytes,
+    })
 }

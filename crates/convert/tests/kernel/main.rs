@@ -14,11 +14,13 @@
 mod cuts;
 mod fill;
 mod mount;
+mod refusals;
 
 use anyhow::{Context, Result, ensure};
-use buttress_convert::{Error, Options, prepare, roll_back};
+use buttress_convert::{Error, Options, RollBack, Without, prepare};
 use buttress_device::{Device, OpenOptions};
 use buttress_format::{Timestamp, Uuid};
+use buttress_fs::Progress;
 use buttress_mkfs::{Identity, Options as MakeOptions};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
@@ -48,6 +50,7 @@ fn options(conversion: u8) -> Options {
         },
         saved: uuid(5),
         folder: None,
+        without: Without::default(),
     }
 }
 
@@ -104,7 +107,7 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
     let old = of_directory(mounted.path())?;
     let old_contents = contents(mounted.path(), &old)?;
     mounted.close()?;
-    let prepared = prepare(&device(&image)?, &options(conversion))?;
+    let prepared = prepare(&device(&image)?, &options(conversion), &Progress::new())?;
     // Before the publication, the old file system is whole.
     let mounted = Mounted::new(&image.path, "ro")?;
     expect_equal("the old file system", &old, &of_directory(mounted.path())?)?;
@@ -131,7 +134,7 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
     std::fs::write(volume.path().join("new"), vec![1; 3 << 20])?;
     std::fs::remove_file(volume.path().join("content-20000000"))?;
     volume.close()?;
-    roll_back(&device(&image)?)?;
+    RollBack::find(&device(&image)?).and_then(|found| found.run(&Progress::new()))?;
     let after = std::fs::read(&image.path)?;
     for range in used_bytes(&before)? {
         ensure!(
@@ -191,6 +194,62 @@ fn ext2_and_inline_content_become_btrfs() -> Result<()> {
 }
 
 #[test]
+fn parts_that_are_left_out_are_missing() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(128, &["-t", "ext4", "-b", "4096", "-L", "old"])?;
+    let mounted = Mounted::new(&image.path, "rw")?;
+    std::fs::write(mounted.path().join("small"), b"small")?;
+    std::fs::write(mounted.path().join("large"), vec![3; 100_000])?;
+    let set = ["-n", "user.name", "-v", "value"];
+    run(Command::new("setfattr")
+        .args(set)
+        .arg(mounted.path().join("small")))?;
+    mounted.close()?;
+    let options = Options {
+        without: Without {
+            checksums: true,
+            attributes: true,
+            inline: true,
+        },
+        ..options(6)
+    };
+    prepare(&device(&image)?, &options, &Progress::new())?.publish()?;
+    println!("{}", btrfs_check(std::slice::from_ref(&image.path))?);
+    let words = ["inspect-internal", "dump-tree"];
+    let dump = run(Command::new("btrfs").args(words).arg(&image.path))?;
+    let dump = String::from_utf8(dump.stdout)?;
+    for absent in ["XATTR_ITEM", "EXTENT_CSUM EXTENT_CSUM", "inline extent"] {
+        ensure!(!dump.contains(absent), "the volume has {absent}");
+    }
+    let volume = Mount::new(std::slice::from_ref(&image.path), "ro")?;
+    ensure!(std::fs::read(volume.path().join("small"))? == b"small", "small");
+    volume.close()?;
+    let found = RollBack::find(&device(&image)?)?;
+    ensure!(found.commits() == 0, "{} commits", found.commits());
+    found.run(&Progress::new())?;
+    run(Command::new("e2fsck").arg("-fn").arg(&image.path))?;
+    Ok(())
+}
+
+#[test]
+fn a_cancelled_conversion_changes_nothing() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(96, &["-t", "ext4", "-b", "4096"])?;
+    let before = std::fs::read(&image.path)?;
+    let progress = Progress::new();
+    progress.cancel();
+    let result = prepare(&device(&image)?, &options(7), &progress);
+    let is_cancelled = matches!(result, Err(Error::Filesystem(buttress_fs::Error::Cancelled)));
+    ensure!(is_cancelled, "{:?}", result.err());
+    ensure!(before == std::fs::read(&image.path)?, "the device has changed");
+    Ok(())
+}
+
+#[test]
 fn a_full_file_system_is_refused_and_unchanged() -> Result<()> {
     if skips(kernel_missing()) {
         return Ok(());
@@ -206,7 +265,7 @@ fn a_full_file_system_is_refused_and_unchanged() -> Result<()> {
     drop(file);
     mounted.close()?;
     let before = std::fs::read(&image.path)?;
-    let result = prepare(&device(&image)?, &options(4));
+    let result = prepare(&device(&image)?, &options(4), &Progress::new());
     ensure!(
         matches!(result, Err(Error::NoSpace(_))),
         "a full file system was converted"
