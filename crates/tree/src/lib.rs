@@ -15,6 +15,7 @@
 //! | [`edit`] | edits: copy-on-write in memory, until a commit freezes and writes the tree |
 //! | `non_blocking` | lookups that do not read, for callers that hold a lock |
 //! | [`scan`] | many trees at once, in no order, on all cores |
+//! | [`sectors`] | a set of the blocks that a scan has visited |
 //! | [`read_ahead`] | the choice of blocks to fetch before a reader requests them |
 //! | [`measure`] | the cost of each read-ahead mode on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
@@ -61,10 +62,12 @@ pub mod measure;
 mod non_blocking;
 mod path;
 pub mod pointer;
+mod reach;
 pub mod read_ahead;
 mod reader;
 pub mod scan;
 mod scope;
+pub mod sectors;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tree;
@@ -87,4 +90,5 @@ pub use non_blocking::{Blocking, NonBlocking};
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
 pub use scan::Scanner;
+pub use sectors::Sectors;
 pub use tree::Tree;
