@@ -18,7 +18,9 @@ pub(super) fn publish(
 ) -> Result<()> {
     let volume = filesystem.volume();
     let superblock = next_superblock(filesystem, roots, generation, bytes_used)?;
-    volume.flush()?;
+    if !buttress_faults::on("repair-rebuild-unflushed") {
+        volume.flush()?;
+    }
     let items: Vec<_> = volume
         .devices()
         .into_iter()

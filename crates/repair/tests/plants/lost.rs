@@ -40,7 +40,7 @@ fn blocks(editor: &Editor, tree: TreeId) -> Vec<Logical> {
     blocks_of(&editor.open(), tree)
 }
 
-fn blocks_of(filesystem: &Filesystem, tree: TreeId) -> Vec<Logical> {
+pub(super) fn blocks_of(filesystem: &Filesystem, tree: TreeId) -> Vec<Logical> {
     let Ok(tree) = filesystem.tree(tree) else {
         return Vec::new();
     };
@@ -241,7 +241,7 @@ fn rebuilt_volumes_are_clean_for_linux_and_btrfs_check() {
 
 /// Makes files, snapshots and shared extents, so that the extent tree has several levels and all
 /// kinds of references.
-fn grow(devices: &[Device]) {
+pub(super) fn grow(devices: &[Device]) {
     let filesystem = OpenOptions::new(devices.to_vec()).open().unwrap();
     let writable = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -287,7 +287,7 @@ fn grow(devices: &[Device]) {
 }
 
 /// Replaces a block of a volume on devices by zeros, in all copies.
-fn zero_on(devices: &[Device], logical: Logical, node_bytes: usize) {
+pub(super) fn zero_on(devices: &[Device], logical: Logical, node_bytes: usize) {
     let filesystem = OpenOptions::new(devices.to_vec()).open().unwrap();
     let mappings = filesystem
         .volume()

@@ -13,6 +13,7 @@
 )]
 
 mod consent;
+mod cuts;
 mod lost;
 
 use buttress_check::Report;
