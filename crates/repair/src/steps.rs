@@ -41,6 +41,8 @@ impl fmt::Display for Loss {
 /// inodes before the names that lead to them, names before counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Edit {
+    /// The extent tree, the block groups and the free-space tree are written again.
+    RebuildSpace,
     /// The root item names inode 256 as root directory.
     RootDirectory(TreeId),
     /// The tree gets the inode of its root directory.

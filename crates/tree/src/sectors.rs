@@ -45,9 +45,9 @@ impl Sectors {
     }
 
     fn place(&self, logical: Logical) -> Place {
-        let sector = logical.get().checked_div(self.sector_bytes).unwrap_or(0);
-        let page = sector.checked_div(PAGE_SECTORS).unwrap_or(0);
-        let inside = sector.checked_rem(PAGE_SECTORS).unwrap_or(0);
+        let sector = logical.get().quotient(self.sector_bytes);
+        let page = sector.quotient(PAGE_SECTORS);
+        let inside = sector.remainder(PAGE_SECTORS);
         let as_index = |number: u64| number.narrow::<usize>();
         Place {
             shard: as_index(page & 15),

@@ -1,5 +1,6 @@
 //! From a finding to its edit.
 
+use crate::kinds::{self, RepairKind};
 use crate::steps::{Edit, Hints, Loss, Step};
 use buttress_check::{Finding, Report};
 use buttress_format::{InodeNumber, TreeId};
@@ -21,6 +22,13 @@ const LOST_ATTRIBUTES: &str = "owner, mode and times of the inode";
 
 /// Returns the edit for a finding that has one.
 pub(super) fn of(finding: &Finding) -> Planned {
+    if kinds::of(finding) == RepairKind::Rebuild {
+        return planned(
+            Edit::RebuildSpace,
+            "write the extent tree, the block groups and the free-space tree again",
+            "all other trees, each block of which was read",
+        );
+    }
     of_inode(finding)
         .or_else(|| of_directory(finding))
         .or_else(|| of_name(finding))
