@@ -34,8 +34,10 @@ use buttress_fs::Progress;
 use crate::member::{self, entry_of};
 use crate::store::Store;
 use crate::tar::{Kind, Member, Problem, Reader, TarError};
+use revisits::{MemberPlace, Revisited, Revisits};
 use symlinks::Symlinks;
 
+mod revisits;
 mod symlinks;
 
 /// The prefix of whiteout names in a layer.
@@ -80,7 +82,8 @@ struct State {
     reader: Option<Reader>,
     order: u64,
     /// The member that currently has the path of each link target.
-    targets: HashMap<u64, (usize, u64)>,
+    targets: HashMap<u64, MemberPlace>,
+    revisits: Revisits,
     /// Symbolic links above members.
     symlinks: Symlinks,
 }
@@ -131,6 +134,7 @@ impl Layers {
                 reader: None,
                 order: 0,
                 targets: HashMap::new(),
+                revisits: Revisits::default(),
                 symlinks: Symlinks::default(),
             },
             pending: Vec::new(),
@@ -205,6 +209,7 @@ impl Layers {
             reader: None,
             order: self.state.order,
             targets: HashMap::new(),
+            revisits: Revisits::default(),
             symlinks: Symlinks::default(),
         };
         let Some(path) = below(directory, view.to_string().as_bytes()) else {
@@ -354,15 +359,30 @@ impl Layers {
         Ok(Some(member::mark(path, EntryKind::Whiteout, precedence)))
     }
 
+    /// Returns the member at a place for another link to it.
+    fn revisit(&mut self, place: MemberPlace) -> Result<Option<Member>, Problem> {
+        let sizes = self.layers.iter().map(|layer| layer.store.size());
+        // Clamp: the sum only limits the repeated bytes.
+        let archive_bytes = sizes.fold(0, u64::saturating_add);
+        let mut revisits = std::mem::take(&mut self.state.revisits);
+        let found = revisits.member(place, archive_bytes, || self.read_again(place));
+        self.state.revisits = revisits;
+        found
+    }
+
     /// Reads a member again.
-    fn revisit(&self, (number, offset): (usize, u64)) -> Result<Option<Member>, Problem> {
+    fn read_again(&self, (number, offset): MemberPlace) -> Result<Option<Revisited>, Problem> {
         let reader = match (&self.state.reader, self.layers.get(number)) {
             (Some(reader), _) if number == self.state.layer => reader.revisit(offset),
             (_, Some(layer)) => Reader::at(layer.store.clone(), offset),
             _ => return Ok(None),
         };
         let mut reader = reader;
-        reader.next_member().map_err(|error| error.problem)
+        let member = reader.next_member().map_err(|error| error.problem)?;
+        Ok(member.map(|member| Revisited {
+            member,
+            header_bytes: reader.header_bytes(),
+        }))
     }
 
     /// Moves an entry to its place in the current state of the tree.

@@ -3,6 +3,8 @@
 //! Source: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Storing Sparse Files";
 //! Further sources: star(5) for `SCHILY.*`; libarchive-formats(5) for `LIBARCHIVE.*`.
 
+use std::collections::HashMap;
+
 use buttress_format::Timestamp;
 use buttress_format::printable::Printable;
 
@@ -28,6 +30,8 @@ pub(super) struct Extended {
     pub(super) device_major: Option<u64>,
     pub(super) device_minor: Option<u64>,
     pub(super) xattrs: Vec<Xattr>,
+    /// The index in `xattrs` of each name: one header can repeat names many times.
+    numbers: HashMap<Vec<u8>, usize>,
     pub(super) sparse: Sparse,
 }
 
@@ -118,7 +122,8 @@ impl Extended {
 
     fn xattr(&mut self, name: Vec<u8>, value: Vec<u8>) -> Result<(), Problem> {
         let count = self.xattrs.len();
-        match self.xattrs.iter_mut().find(|(known, _)| *known == name) {
+        let number = self.numbers.get(&name).copied();
+        match number.and_then(|number| self.xattrs.get_mut(number)) {
             Some((_, known)) => *known = value,
             None if count >= XATTRS_MAX => {
                 return Err(Problem::Record {
@@ -126,7 +131,10 @@ impl Extended {
                     what: format!("more than {XATTRS_MAX} extended attributes"),
                 });
             }
-            None => self.xattrs.push((name, value)),
+            None => {
+                self.numbers.insert(name.clone(), count);
+                self.xattrs.push((name, value));
+            }
         }
         Ok(())
     }
@@ -280,6 +288,25 @@ mod tests {
                 (b"user.empty".to_vec(), Vec::new()),
             ]
         );
+    }
+
+    #[test]
+    fn repeated_attribute_keeps_its_place_and_last_value() {
+        let record =
+            |name: usize, value: &str| record(&format!("SCHILY.xattr.user.{name}"), value.as_bytes());
+        let mut extended = Extended::default();
+        for round in ["first", "second"] {
+            let body: Vec<Vec<u8>> = (0..XATTRS_MAX).map(|name| record(name, round)).collect();
+            extended.add(&body.concat()).unwrap();
+        }
+        assert_eq!(extended.xattrs.len(), XATTRS_MAX);
+        for (number, (name, value)) in extended.xattrs.iter().enumerate() {
+            assert_eq!(
+                (name, value),
+                (&format!("user.{number}").into_bytes(), &b"second".to_vec())
+            );
+        }
+        extended.add(&record(XATTRS_MAX, "more")).unwrap_err();
     }
 
     #[test]
