@@ -70,6 +70,7 @@ pub struct Layers {
     state: State,
     /// Entries that the source returns before all others.
     pending: Vec<Entry>,
+    progress: Progress,
 }
 
 /// The progress of returning entries.
@@ -102,7 +103,7 @@ impl Layers {
             path.display().to_string()
         };
         let store = Store::open(path, spool, progress).map_err(|error| error.of(name.clone()))?;
-        Ok(Self::of_archive(name, store))
+        Ok(Self::of_archive(name, store).with_progress(progress))
     }
 
     /// Makes a source of an archive that is called `name` in messages.
@@ -138,7 +139,15 @@ impl Layers {
                 symlinks: Symlinks::default(),
             },
             pending: Vec::new(),
+            progress: Progress::new(),
         }
+    }
+
+    /// Cancels the reading of members with this progress.
+    #[must_use]
+    pub fn with_progress(mut self, progress: &Progress) -> Self {
+        self.progress = progress.clone();
+        self
     }
 
     /// Adds a read-only subvolume with the state after each layer to this directory: `1`, `2`, and
@@ -174,27 +183,37 @@ impl Layers {
                 continue;
             }
             let number = self.state.layer;
-            let Some(layer) = self.layers.get(number) else {
-                return Ok(None);
-            };
-            let store = &layer.store;
-            let reader = self
-                .state
-                .reader
-                .get_or_insert_with(|| Reader::new(store.clone()));
-            let member = reader.next_member().map_err(|error| (number, error))?;
-            let Some(member) = member else {
+            let Some(member) = self.next_member(number).map_err(|error| (number, error))? else {
                 self.state.reader = None;
                 self.state.layer = number.saturating_add(1);
                 continue;
             };
             let offset = member.offset;
+            self.check_progress(offset).map_err(|error| (number, error))?;
             let entry = self.entry(member);
             let entry = entry.map_err(|problem| (number, TarError { offset, problem }))?;
             if let Some(entry) = entry {
                 return Ok(Some(entry));
             }
         }
+    }
+
+    fn next_member(&mut self, number: usize) -> Result<Option<Member>, TarError> {
+        let Some(layer) = self.layers.get(number) else {
+            return Ok(None);
+        };
+        let store = &layer.store;
+        let reader = self
+            .state
+            .reader
+            .get_or_insert_with(|| Reader::new(store.clone()));
+        reader.next_member()
+    }
+
+    /// Fails if the job was cancelled.
+    fn check_progress(&self, offset: u64) -> Result<(), TarError> {
+        let problem = Problem::Cancelled;
+        self.progress.check().map_err(|_| TarError { offset, problem })
     }
 
     /// Begins to return the next state of the tree. Returns false after the last state.
@@ -231,9 +250,11 @@ impl Layers {
         let mut linked = HashSet::new();
         let mut symlinks = Symlinks::default();
         for (number, layer) in self.layers.iter().enumerate() {
+            symlinks.begin_layer(number);
             let mut reader = Reader::new(layer.store.clone());
             while let Some(member) = reader.next_member().map_err(|error| (number, error))? {
                 let offset = member.offset;
+                self.check_progress(offset).map_err(|error| (number, error))?;
                 let failed = |problem| (number, TarError { offset, problem });
                 if let Kind::HardLink(target) = &member.kind
                     && let Ok(target) = EntryPath::new(target)
@@ -245,8 +266,8 @@ impl Layers {
                     continue;
                 };
                 let path = symlinks.follow(path).map_err(failed)?;
-                if !self.look_at_mark(&path, &mut symlinks, number) {
-                    put(&mut symlinks, &path, &member.kind, number);
+                if !self.look_at_mark(&path, &mut symlinks) {
+                    put(&mut symlinks, &path, &member.kind);
                 }
             }
         }
@@ -259,10 +280,11 @@ impl Layers {
         let layer = self.state.layer;
         let base = (layer as u64).saturating_add(1) << LAYER_BITS;
         let half = 1_u64 << LAYER_BITS.saturating_sub(1);
+        self.state.symlinks.begin_layer(layer);
         let path = self.state.symlinks.follow(member::path("path", &member.path)?)?;
         let mut symlinks = std::mem::take(&mut self.state.symlinks);
-        if !self.look_at_mark(&path, &mut symlinks, layer) {
-            put(&mut symlinks, &path, &member.kind, layer);
+        if !self.look_at_mark(&path, &mut symlinks) {
+            put(&mut symlinks, &path, &member.kind);
         }
         self.state.symlinks = symlinks;
         if self.marks && path.name().starts_with(MARK) {
@@ -321,7 +343,7 @@ impl Layers {
 
     /// Removes the symbolic links that a name with the prefix `.wh.` deletes. Returns false for a
     /// name without that prefix.
-    fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks, layer: usize) -> bool {
+    fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks) -> bool {
         if !(self.marks && path.name().starts_with(MARK)) {
             return false;
         }
@@ -329,10 +351,10 @@ impl Layers {
         let deleted = path.name().strip_prefix(MARK).unwrap_or_default();
         if path.name() == OPAQUE {
             if let Ok(directory) = EntryPath::new(directory) {
-                symlinks.clear_below(&directory, layer);
+                symlinks.clear_below(&directory);
             }
         } else if let Ok(deleted) = EntryPath::new(&[directory, deleted].concat()) {
-            symlinks.remove(&deleted, layer);
+            symlinks.remove(&deleted);
         }
         true
     }
@@ -406,12 +428,12 @@ impl Layers {
 }
 
 /// Records that a member replaces the entry at its path.
-fn put(symlinks: &mut Symlinks, path: &EntryPath, kind: &Kind, layer: usize) {
+fn put(symlinks: &mut Symlinks, path: &EntryPath, kind: &Kind) {
     let target = match kind {
         Kind::Symlink(target) => Some(target.as_slice()),
         _ => None,
     };
-    symlinks.put(path, matches!(kind, Kind::Directory), target, layer);
+    symlinks.put(path, matches!(kind, Kind::Directory), target);
 }
 
 /// Returns a path below a directory.

@@ -143,6 +143,9 @@ pub enum Problem {
     /// Extended headers belong to no member.
     #[error("an extended header without a member after it")]
     NoMember,
+    /// The job was cancelled.
+    #[error("interrupted while reading")]
+    Cancelled,
     /// The archive cannot be read.
     #[error("reading: {0}")]
     Io(#[from] io::Error),
