@@ -78,7 +78,7 @@ impl Extended {
 
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Problem> {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            return self.xattr(name.to_vec(), value.to_vec());
+            return self.xattr(keyword_decoded(name), value.to_vec());
         }
         if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             let name = percent_decoded(name);
@@ -219,6 +219,22 @@ fn parse_time(value: &[u8]) -> Option<Timestamp> {
     })
 }
 
+/// Decodes `%3D` to `=` and `%25` to `%`, as GNU tar and `buttress tar` write names in keywords.
+fn keyword_decoded(name: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match rest.split_first_chunk::<3>() {
+            Some((b"%3D", after)) => (b'=', after),
+            Some((b"%25", after)) => (b'%', after),
+            _ => (*first, after),
+        };
+        decoded.push(byte);
+        rest = after;
+    }
+    decoded
+}
+
 /// Decodes `%41` to `A`, as in libarchive's names of attributes.
 fn percent_decoded(name: &[u8]) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
@@ -263,6 +279,7 @@ mod tests {
             record("size", b"9000000000"),
             record("mtime", b"-1.25"),
             record("SCHILY.xattr.user.with\n=", b"a\0b\nc="),
+            record("SCHILY.xattr.user.a%3Db%25%253D%41%3", b"%25"),
             record("LIBARCHIVE.xattr.user.%C3%A4", b"aGVsbG8"),
             record("SCHILY.xattr.user.empty", b""),
             record("comment", b"nothing"),
@@ -284,6 +301,7 @@ mod tests {
             [
                 // The name ends at the first "=".
                 (b"user.with\n".to_vec(), b"=a\0b\nc=".to_vec()),
+                (b"user.a=b%%3D%41%3".to_vec(), b"%25".to_vec()),
                 ("user.ä".as_bytes().to_vec(), b"hello".to_vec()),
                 (b"user.empty".to_vec(), Vec::new()),
             ]
