@@ -44,14 +44,19 @@ pub(crate) fn gather(
     let mut names = vec!["the builder".to_owned()];
     for (index, source) in sources.iter_mut().enumerate() {
         let number = u16::try_from(index.saturating_add(1)).map_err(|_| Error::Sources)?;
-        ahead::for_each(source, &mut |mut entry| {
+        let fetched = ahead::for_each(source, &mut |mut entry| {
             progress.check()?;
             let left_out = adapters
                 .iter()
                 .any(|adapter| adapter(&mut entry) == Verdict::LeaveOut);
             adapt(&mut entry, &options.owners, options.latest_time);
             add(&mut records, &mut links, number, &entry, left_out)
-        })?;
+        });
+        if fetched.is_err() {
+            // The source itself may have reported the cancellation.
+            progress.check()?;
+        }
+        fetched?;
         contents.push(source.contents()?);
         names.push(source.name());
     }
