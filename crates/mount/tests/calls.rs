@@ -34,6 +34,7 @@ const WRITE: OpenMode = OpenMode {
     append: false,
     truncate: false,
     drop_privileges: false,
+    durable: false,
 };
 
 const READ: OpenMode = OpenMode {
