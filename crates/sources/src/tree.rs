@@ -52,6 +52,12 @@ impl EntryTree {
         let mut all = Vec::new();
         while let Some(mut entry) = source.next_entry()? {
             adapt(&mut entry);
+            if entry.path.is_root() && !entry.kind.can_be_root() {
+                return Err(SourceError::Invalid {
+                    place: format!("{}: /", source.name()),
+                    problem: "the root of the tree is always a directory".into(),
+                });
+            }
             all.push(entry);
         }
         // Entries of one precedence have different paths; otherwise the builder would refuse them.
@@ -350,6 +356,14 @@ mod tests {
         let held = tree(&deep(&["x", "y"], 2048)).unwrap();
         let bytes: usize = held.entries.keys().map(Vec::len).sum();
         assert!(bytes <= 2 * 2048 * 4096 / 2, "{bytes}");
+    }
+
+    #[test]
+    fn root_that_is_no_directory_is_reported() {
+        let error = tree("[[file]]\npath = \"/\"\ntext = \"\"\n")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("always a directory"), "{error}");
     }
 
     #[test]
