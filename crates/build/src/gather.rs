@@ -3,7 +3,7 @@
 use crate::ahead;
 use crate::builder::{Gathered, ImageBuilder, Verdict};
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
 use crate::layout::{Rules, lay_out};
 use crate::links::{push_link, resolve};
 use crate::options::{BuildOptions, Owners};
@@ -155,6 +155,12 @@ fn adapt(entry: &mut Entry, owners: &Owners, latest: Option<Timestamp>) {
 }
 
 fn add(records: &mut Sorter, links: &mut Sorter, source: u16, entry: &Entry, left_out: bool) -> Result<()> {
+    if !left_out && entry.path.is_root() && !entry.kind.can_be_root() {
+        return Err(Error::Entry {
+            path: shown(entry.path.as_bytes()),
+            problem: "the root of the tree is always a directory (found an entry of another kind)".to_owned(),
+        });
+    }
     let class = match entry.kind {
         _ if left_out => Class::LeftOut,
         EntryKind::Whiteout => Class::Whiteout,

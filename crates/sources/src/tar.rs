@@ -21,6 +21,7 @@
 
 mod error;
 mod header;
+mod path;
 mod pax;
 mod sparse;
 
@@ -37,8 +38,6 @@ use pax::Extended;
 const EXTENDED_BYTES_MAX: u64 = 16 << 20;
 /// The maximum total size of all global extended headers.
 const GLOBAL_BYTES_MAX: u64 = 64 << 10;
-/// The maximum length of a path.
-const PATH_BYTES_MAX: usize = 32 << 10;
 /// The maximum length of a symbolic link's target, which is the kernel's limit for paths.
 const TARGET_BYTES_MAX: usize = 4095;
 /// The number of bytes that the reader reads at a time from a header on.
@@ -322,13 +321,7 @@ impl Reader {
         let letter = header.letter();
         let name = extended.sparse.name.take().or_else(|| extended.path.take());
         let path = name.or(before.name).unwrap_or_else(|| header.name());
-        if path.len() > PATH_BYTES_MAX {
-            return Err(Problem::TooLong {
-                what: "a path",
-                bytes: path.len() as u64,
-                most: PATH_BYTES_MAX as u64,
-            });
-        }
+        path::check(&path)?;
         let target = extended
             .link
             .take()

@@ -77,6 +77,14 @@ pub enum Problem {
         /// The limit.
         most: u64,
     },
+    /// A path has too many components.
+    #[error("a path leads through too many directories (found {found} components, expected at most {most})")]
+    TooDeep {
+        /// The number of components.
+        found: usize,
+        /// The limit.
+        most: usize,
+    },
     /// A record of an extended header is invalid.
     #[error("byte {at} of the extended header: {what}")]
     Record {
