@@ -8,6 +8,7 @@ use crate::volume::{Access, MountedVolume, Showing};
 use buttress::unstable::writer::WritableFilesystem;
 use buttress::unstable::writer_of;
 use buttress::{Device, DeviceOptions, FileAttributes, Location, Volume};
+use std::path::PathBuf;
 use tempfile::TempDir;
 
 const NEW: NewNode = NewNode {
@@ -103,11 +104,16 @@ impl Served {
         assert_eq!(errno, 0);
     }
 
-    /// Returns the content of a file after a crash at this moment.
-    fn after_a_crash(&self, name: &str) -> Vec<u8> {
+    /// Copies the image, and returns the copy's path.
+    fn copy(&self) -> PathBuf {
         let copy = self.folder.path().join("copy.img");
         std::fs::copy(self.folder.path().join("volume.img"), &copy).unwrap();
-        let volume = Volume::open(&copy).unwrap();
+        copy
+    }
+
+    /// Returns the content of a file after a crash at this moment.
+    fn after_a_crash(&self, name: &str) -> Vec<u8> {
+        let volume = Volume::open(self.copy()).unwrap();
         volume.default_subvolume().unwrap().read(name).unwrap()
     }
 }
@@ -147,4 +153,22 @@ fn copy_into_a_file_opened_with_dsync_survives_a_crash() {
     let (_, _, to) = served.file("to", 1, durable);
     served.mounted.copy((from, 0), (to, 0), 4096).unwrap();
     assert_eq!(served.after_a_crash("to").first_chunk(), Some(&[2; 4096]));
+}
+
+/// Programs close their files after a panic; the last close requests a commit.
+#[test]
+fn changes_of_a_call_that_panicked_are_never_committed() {
+    let served = Served::new();
+    served.file("file", 1, WRITE);
+    served
+        .mounted
+        .create(served.mounted.root(), b"new", &NEW, WRITE)
+        .unwrap();
+    served.mounted.broke();
+    served.writer.commit().unwrap_err();
+    served.mounted.leave().unwrap();
+    let copy = served.copy();
+    let root = Volume::open(&copy).unwrap().default_subvolume().unwrap();
+    root.read("new").unwrap_err();
+    root.read("file").unwrap();
 }
