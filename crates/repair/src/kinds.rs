@@ -36,6 +36,8 @@ pub enum RepairKind {
     Superblocks,
     /// The rebuild of the extent tree, the block groups and the free-space tree.
     Rebuild,
+    /// The rebuild of the device tree, beside the trees of [`RepairKind::Rebuild`].
+    RebuildDevices,
     /// No repair in this version. The text names the command that helps today, or the reason.
     NotYet(&'static str),
     /// No repair can exist. The text gives the reason.
@@ -43,11 +45,17 @@ pub enum RepairKind {
 }
 
 impl RepairKind {
+    /// Returns whether the repair writes whole trees again.
+    #[must_use]
+    pub const fn is_rebuild(self) -> bool {
+        matches!(self, Self::Rebuild | Self::RebuildDevices)
+    }
+
     /// Returns the sentence why this version repairs nothing; `None` if it does.
     #[must_use]
     pub const fn reason(self) -> Option<&'static str> {
         match self {
-            Self::Edit | Self::Superblocks | Self::Rebuild => None,
+            Self::Edit | Self::Superblocks | Self::Rebuild | Self::RebuildDevices => None,
             Self::NotYet(reason) | Self::Never(reason) => Some(reason),
         }
     }
@@ -80,6 +88,11 @@ const fn rebuild(part: Part, code: &'static str) -> Row {
     Row { code, part, kind }
 }
 
+const fn devices(part: Part, code: &'static str) -> Row {
+    let kind = RepairKind::RebuildDevices;
+    Row { code, part, kind }
+}
+
 const fn later(part: Part, code: &'static str, reason: &'static str) -> Row {
     let kind = RepairKind::NotYet(reason);
     Row { code, part, kind }
@@ -90,7 +103,7 @@ const fn never(part: Part, code: &'static str, reason: &'static str) -> Row {
     Row { code, part, kind }
 }
 
-const GEOMETRY: &str = "this version does not rebuild the chunk tree and the device tree";
+const GEOMETRY: &str = "this version does not rebuild the chunk tree";
 const BLOCKS: &str = "this version rebuilds only the trees that account for space; `buttress cp -r --rescue all` copies the readable files out";
 const LOG: &str =
     "`buttress rescue zero-log` deletes the log, with the changes that were synced since the last commit";
@@ -136,15 +149,15 @@ pub const TABLE: &[Row] = &[
     rebuild(Space, "block-group-flags"),
     rebuild(Space, "block-group-used"),
     superblocks("bytes-used"),
-    later(Geometry, "device-extent-missing", GEOMETRY),
-    later(Geometry, "stripe-missing", GEOMETRY),
-    later(Geometry, "device-extents-overlap", GEOMETRY),
-    later(Geometry, "device-extent-past-end", GEOMETRY),
-    later(Geometry, "device-unknown", GEOMETRY),
-    later(Geometry, "device-bytes-used", GEOMETRY),
+    devices(Geometry, "device-extent-missing"),
+    devices(Geometry, "stripe-missing"),
+    devices(Geometry, "device-extents-overlap"),
+    devices(Geometry, "device-extent-past-end"),
+    devices(Geometry, "device-unknown"),
+    devices(Geometry, "device-bytes-used"),
     rebuild(Space, "extents-overlap"),
     rebuild(Space, "extent-outside-block-group"),
-    rebuild(Space, "extent-kind"),
+    devices(Space, "extent-kind"),
     rebuild(Space, "reference-total"),
     rebuild(Space, "reference-without-extent"),
     rebuild(Space, "extent-missing"),
@@ -230,14 +243,13 @@ pub fn of(finding: &Finding) -> RepairKind {
     else {
         return of_code(finding);
     };
-    match SPACE_TREES.contains(tree) {
-        true => RepairKind::Rebuild,
-        false => of_code(finding),
+    match *tree {
+        TreeId::EXTENT | TreeId::FREE_SPACE | TreeId::BLOCK_GROUP => RepairKind::Rebuild,
+        TreeId::DEVICE => RepairKind::RebuildDevices,
+        // The rebuild needs the items of all other trees.
+        _ => of_code(finding),
     }
 }
-
-/// The trees that the rebuild replaces, except the root tree, whose items it needs.
-const SPACE_TREES: [TreeId; 3] = [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP];
 
 fn of_code(finding: &Finding) -> RepairKind {
     // Clamp: a test compares the table with all codes, so the default never occurs.

@@ -38,7 +38,7 @@ fn plan_unless(report: &Report, no_rebuild: Option<&'static str>) -> Plan {
     for reported in &report.findings {
         let finding = &reported.finding;
         let kind = match (kinds::of(finding), no_rebuild) {
-            (RepairKind::Rebuild, Some(reason)) => RepairKind::NotYet(reason),
+            (kind, Some(reason)) if kind.is_rebuild() => RepairKind::NotYet(reason),
             (kind, _) => kind,
         };
         let reason = match (&blocked, kind) {
@@ -107,8 +107,7 @@ fn add(steps: &mut BTreeMap<Edit, Step>, reported: &Reported) {
 fn is_rebuilt(report: &Report, code: &str) -> bool {
     let is_of_code = |reported: &&Reported| reported.finding.code() == code;
     let mut findings = report.findings.iter().filter(is_of_code);
-    edits::is_whole(report, code)
-        && findings.all(|reported| kinds::of(&reported.finding) == RepairKind::Rebuild)
+    edits::is_whole(report, code) && findings.all(|reported| kinds::of(&reported.finding).is_rebuild())
 }
 
 /// Returns the reason why no edit may run. An edit allocates tree blocks, so the records of used

@@ -87,8 +87,10 @@ pub fn run(
         lost: Vec::new(),
         kept: Kept::Unchanged,
     };
-    if let Some(step) = plan.steps.iter().find(|step| step.edit == Edit::RebuildSpace) {
-        plan = space::rebuild(devices, step.clone(), options, progress, &mut outcome)?;
+    let rebuilds = plan.steps.extract_if(.., |step| step.edit.is_rebuild());
+    let rebuilds: Vec<Step> = rebuilds.collect();
+    if !rebuilds.is_empty() {
+        plan = space::rebuild(devices, rebuilds, options, progress, &mut outcome)?;
     }
     if !plan.steps.is_empty() {
         plan = edit_in_rounds(devices, plan, options, ask, progress, &mut outcome)?;

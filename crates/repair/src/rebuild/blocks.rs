@@ -51,37 +51,69 @@ impl Sink for Counting<'_> {
     }
 }
 
-/// Finds the blocks of the rebuilt trees, and an address for each of them. `free` yields free
-/// addresses in ascending order.
-pub(super) fn settle(
-    description: &Description<'_>,
-    format: &BlockFormat,
-    free: &mut dyn Iterator<Item = Logical>,
-) -> Result<(Guess, Vec<Logical>)> {
-    let mut guess = Guess::default();
-    for tree in &description.replaced {
-        guess.trees.push((*tree, vec![(0, Key::MIN)]));
+/// A pool of addresses for new blocks.
+struct Pool<'a> {
+    free: &'a mut dyn Iterator<Item = Logical>,
+    taken: Vec<Logical>,
+}
+
+impl<'a> Pool<'a> {
+    const fn new(free: &'a mut dyn Iterator<Item = Logical>) -> Self {
+        Self {
+            free,
+            taken: Vec::new(),
+        }
     }
-    let mut places: Vec<Logical> = Vec::new();
-    for round in 1..=ROUNDS {
-        while places.len() < guess.blocks() {
-            let needed = guess.blocks().exact_sub(places.len());
-            let place = free.next().ok_or(Error::NoSpace {
+
+    /// Returns the first `count` addresses.
+    fn first(&mut self, count: usize, format: &BlockFormat) -> Result<&[Logical]> {
+        while self.taken.len() < count {
+            let needed = count.exact_sub(self.taken.len());
+            let place = self.free.next().ok_or(Error::NoSpace {
                 what: "the blocks of the rebuilt trees",
                 wanted: ByteCount::new(u64_of(needed).exact_mul(format.node_bytes.into())),
                 pinned_by_readers: ByteCount::ZERO,
                 reclaimable: None,
             })?;
-            places.push(place);
+            self.taken.push(place);
         }
-        let known = places.get(..guess.blocks());
-        let known = known.ok_or_else(|| Defect::new("a block without a place"))?;
+        let first = self.taken.get(..count);
+        Ok(first.ok_or_else(|| Defect::new("a block without a place"))?)
+    }
+
+    /// Passes over the first address.
+    fn skip(&mut self) {
+        if !self.taken.is_empty() {
+            self.taken.remove(0);
+        }
+    }
+}
+
+/// Finds the blocks of the rebuilt trees, and an address for each of them. The blocks of the chunk
+/// tree are in `system`, and all others in `metadata`.
+pub(super) fn settle(
+    description: &Description<'_>,
+    format: &BlockFormat,
+    metadata: &mut dyn Iterator<Item = Logical>,
+    system: &mut dyn Iterator<Item = Logical>,
+) -> Result<(Guess, Vec<Logical>)> {
+    let (mut metadata, mut system) = (Pool::new(metadata), Pool::new(system));
+    let mut guess = Guess::default();
+    for tree in &description.replaced {
+        guess.trees.push((*tree, vec![(0, Key::MIN)]));
+    }
+    for round in 1..=ROUNDS {
+        let of_chunks = guess.blocks_of(TreeId::CHUNK);
+        let others = guess.blocks().exact_sub(of_chunks);
+        // The chunk tree is the last one.
+        let mut places = metadata.first(others, format)?.to_vec();
+        places.extend_from_slice(system.first(of_chunks, format)?);
         let mut counting = Counting {
             format,
             trees: BTreeMap::new(),
             order: Order::default(),
         };
-        description.describe(&guess, known, &mut counting)?;
+        description.describe(&guess, &places, &mut counting)?;
         let mut counted = Guess::default();
         for tree in &description.replaced {
             // A tree without items is one empty leaf.
@@ -90,14 +122,13 @@ pub(super) fn settle(
             counted.trees.push((*tree, shape.finish()));
         }
         if counted == guess {
-            places.truncate(guess.blocks());
             return Ok((guess, places));
         }
         guess = counted;
-        if round.remainder(ROUNDS_OF_A_LAYOUT) == 0 && !places.is_empty() {
+        if round.remainder(ROUNDS_OF_A_LAYOUT) == 0 {
             // A further block can join two free ranges, whose items then need one block less. Other
             // places end such a cycle.
-            places.remove(0);
+            metadata.skip();
         }
     }
     Err(Defect::new("the rebuilt trees do not settle").into())

@@ -5,6 +5,7 @@
 //! items for a guess, in the order of keys for each tree. Counting the blocks of these items gives
 //! the next guess, until both are equal.
 
+use super::devices::Items;
 use super::errors::refused;
 use super::extents::{Content, Coverage, Extent, Extents, Form};
 use super::free_space;
@@ -36,6 +37,11 @@ impl Guess {
     pub(super) fn blocks(&self) -> usize {
         self.trees.iter().map(|(_, blocks)| blocks.len()).sum()
     }
+
+    pub(super) fn blocks_of(&self, tree: TreeId) -> usize {
+        let own = self.trees.iter().filter(|(id, _)| *id == tree);
+        own.map(|(_, blocks)| blocks.len()).sum()
+    }
 }
 
 /// The root of a tree that is packed or will be packed.
@@ -54,8 +60,10 @@ pub(super) struct Description<'a> {
     pub(super) survey: &'a Survey,
     pub(super) groups: Vec<Group>,
     pub(super) form: Form,
-    /// The trees that the rebuild replaces, in the order of packing: the root tree is the last one.
+    /// The trees that the rebuild replaces, in the order of packing: the chunk tree is the last one.
     pub(super) replaced: Vec<TreeId>,
+    /// The items of replaced trees that do not describe the new blocks.
+    pub(super) small: Vec<(TreeId, Items)>,
     /// The generation of the new blocks.
     pub(super) generation: Generation,
     pub(super) progress: &'a Progress,
@@ -68,23 +76,31 @@ struct NewBlocks<'a> {
 
 impl Description<'_> {
     /// Counts the used bytes of all block groups, and checks that each extent has a place of its
-    /// own.
-    pub(super) fn measure(&mut self) -> Result<()> {
+    /// own. Returns whether chunks must get another type, which is that of all their extents.
+    pub(super) fn measure(&mut self) -> Result<bool> {
+        let mut changes_types = false;
         let mut groups = self.groups.clone();
-        let mut used = vec![0_u64; groups.len()];
+        let mut counts = vec![Counts::default(); groups.len()];
         self.walk(&Guess::default(), &[], &mut |event| {
             if let Event::Extent(number, extent) = event
-                && let Some(used) = used.get_mut(number)
+                && let Some(counts) = counts.get_mut(number)
             {
-                *used = used.exact_add(extent.length.get());
+                counts.used = counts.used.exact_add(extent.length.get());
+                counts.has_data |= extent.is_data();
+                counts.has_blocks |= !extent.is_data();
             }
             Ok(())
         })?;
-        for (group, used) in groups.iter_mut().zip(used) {
-            group.used = used;
+        for (group, counts) in groups.iter_mut().zip(counts) {
+            group.used = counts.used;
+            let old = group.flags;
+            if !group.settle_type(counts.has_data, counts.has_blocks) {
+                return Err(refused("an extent in use is in a chunk of another type"));
+            }
+            changes_types |= old != group.flags;
         }
         self.groups = groups;
-        Ok(())
+        Ok(changes_types)
     }
 
     /// Returns the used bytes of the whole volume with `blocks` new blocks.
@@ -157,12 +173,19 @@ impl Description<'_> {
                 sink.put(TreeId::BLOCK_GROUP, group, item)?;
             }
         }
+        for (tree, items) in &self.small {
+            for (key, data) in items {
+                sink.put(*tree, key, data)?;
+            }
+        }
         self.root_items(&Self::roots(guess, places)?, sink)
     }
 
     /// Returns the bytes of new blocks in each block group.
     fn new_bytes(&self, places: &[Logical]) -> Vec<u64> {
         let node_bytes = u64::from(self.form.node_bytes);
+        let mut places = places.to_vec();
+        places.sort_unstable();
         let bytes = |group: &Group| {
             let first = places.partition_point(|place| place.get() < group.start);
             let end = places.partition_point(|place| place.get() < group.end);
@@ -176,10 +199,12 @@ impl Description<'_> {
             .trees
             .iter()
             .flat_map(|(tree, blocks)| blocks.iter().map(move |block| (*tree, *block)));
+        let mut blocks: Vec<_> = places.iter().copied().zip(blocks).collect();
+        blocks.sort_unstable_by_key(|(place, _)| *place);
         let extents = blocks
-            .zip(places)
-            .map(|((tree, (level, first_key)), place)| Extent {
-                start: *place,
+            .into_iter()
+            .map(|(place, (tree, (level, first_key)))| Extent {
+                start: place,
                 length: ByteCount::new(self.form.node_bytes.into()),
                 generation: self.generation,
                 content: Content::Block {
@@ -231,9 +256,6 @@ impl Description<'_> {
                 if start < group.start || end > group.end {
                     return Err(refused("an extent in use is in no chunk"));
                 }
-                if !group.holds(extent.is_data()) {
-                    return Err(refused("an extent in use is in a chunk of another type"));
-                }
                 add(coverage.add(start, end)?);
                 each(Event::Extent(number, extent))?;
                 if is_old {
@@ -254,7 +276,9 @@ impl Description<'_> {
     /// Passes the items of the root tree, with the roots of the rebuilt trees.
     fn root_items(&self, roots: &[NewRoot], sink: &mut dyn Sink) -> Result<()> {
         let mut new: BTreeMap<Key, NewRoot> = BTreeMap::new();
-        for root in roots.iter().filter(|root| root.tree != TreeId::ROOT) {
+        // The superblock names the roots of these two trees.
+        let has_item = |root: &&NewRoot| !matches!(root.tree, TreeId::ROOT | TreeId::CHUNK);
+        for root in roots.iter().filter(has_item) {
             new.insert(Key::new(root.tree.object_id(), ItemType::ROOT_ITEM, 0), *root);
         }
         let put_new = |sink: &mut dyn Sink, key: &Key, root: &NewRoot, old: Option<RootItem>| {
@@ -299,6 +323,14 @@ impl Description<'_> {
             ..old.unwrap_or_else(|| RootItem::empty(self.generation))
         }
     }
+}
+
+/// The extents of a block group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    used: u64,
+    has_data: bool,
+    has_blocks: bool,
 }
 
 /// A step of a walk over the block groups.

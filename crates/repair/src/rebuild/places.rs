@@ -58,9 +58,18 @@ impl Group {
         self.flags.intersects(wanted)
     }
 
-    /// Returns whether new blocks of trees other than the chunk tree may be here.
-    const fn takes_new_blocks(&self) -> bool {
-        self.flags.contains(BlockGroupFlags::METADATA)
+    /// Sets the type of the block group to that of its extents, if it may hold none of them.
+    /// Returns whether the type is right afterwards.
+    pub(super) fn settle_type(&mut self, has_data: bool, has_blocks: bool) -> bool {
+        let fits = |group: &Self| (!has_data || group.holds(true)) && (!has_blocks || group.holds(false));
+        if !fits(self) && has_data != has_blocks {
+            let wanted = match has_data {
+                true => BlockGroupFlags::DATA,
+                false => BlockGroupFlags::METADATA,
+            };
+            self.flags = self.flags.difference(BlockGroupFlags::TYPES).union(wanted);
+        }
+        fits(self)
     }
 }
 
@@ -68,6 +77,8 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct FreePlaces<'a> {
     groups: core::slice::Iter<'a, Group>,
+    /// The type of the block groups.
+    wanted: BlockGroupFlags,
     group: Option<&'a Group>,
     at: u64,
     reserved: &'a Sectors,
@@ -76,14 +87,17 @@ pub(super) struct FreePlaces<'a> {
 }
 
 impl<'a> FreePlaces<'a> {
+    /// Returns the free addresses in block groups of a type.
     pub(super) fn new(
         groups: &'a [Group],
+        wanted: BlockGroupFlags,
         reserved: &'a Sectors,
         node_bytes: u32,
         sector_bytes: u32,
     ) -> Self {
         Self {
             groups: groups.iter(),
+            wanted,
             group: None,
             at: 0,
             reserved,
@@ -112,7 +126,7 @@ impl Iterator for FreePlaces<'_> {
     fn next(&mut self) -> Option<Logical> {
         loop {
             let Some(group) = self.group else {
-                let group = self.groups.find(|group| group.takes_new_blocks())?;
+                let group = self.groups.find(|group| group.flags.contains(self.wanted))?;
                 self.group = Some(group);
                 // Linux expects blocks at multiples of their size.
                 self.at = group.start.checked_next_multiple_of(self.node_bytes)?;

@@ -6,7 +6,7 @@
 use super::description::NewRoot;
 use buttress_exact::Defect;
 use buttress_format::superblock::{BackupRoot, BackupTree};
-use buttress_format::{ByteCount, CompatRo, Generation, Superblock, TreeId};
+use buttress_format::{ByteCount, CompatRo, DeviceItem, Generation, Superblock, TreeId};
 use buttress_fs::{Filesystem, Result};
 
 /// Makes the written blocks durable and writes the superblocks of all devices.
@@ -15,18 +15,14 @@ pub(super) fn publish(
     roots: &[NewRoot],
     generation: Generation,
     bytes_used: ByteCount,
+    devices: &[DeviceItem],
 ) -> Result<()> {
     let volume = filesystem.volume();
     let superblock = next_superblock(filesystem, roots, generation, bytes_used)?;
     if !buttress_faults::on("repair-rebuild-unflushed") {
         volume.flush()?;
     }
-    let items: Vec<_> = volume
-        .devices()
-        .into_iter()
-        .filter_map(|slot| slot.item())
-        .collect();
-    Ok(volume.write_superblocks(&superblock, &items)?)
+    Ok(volume.write_superblocks(&superblock, devices)?)
 }
 
 fn next_superblock(
@@ -78,11 +74,15 @@ fn next_superblock(
         CompatRo::FREE_SPACE_TREE_VALID,
         find(TreeId::FREE_SPACE).is_some(),
     );
+    let chunk_root = find(TreeId::CHUNK);
     let uuid_tree_is_complete = last.uuid_tree_generation == last.generation;
     Ok(Superblock {
         generation,
         root: root.logical,
         root_level: root.level,
+        chunk_root: chunk_root.map_or(last.chunk_root, |root| root.logical),
+        chunk_root_level: chunk_root.map_or(last.chunk_root_level, |root| root.level),
+        chunk_root_generation: chunk_root.map_or(last.chunk_root_generation, |_| generation),
         bytes_used,
         compat_ro,
         backup_roots,

@@ -36,6 +36,15 @@ lock_class!(FactsLock, "facts", Rank::LEAF);
 /// The number of facts that a thread collects before it passes them on.
 const FACTS_AT_ONCE: usize = 4096;
 
+/// Resources of a rebuild.
+#[derive(Clone, Debug)]
+pub(crate) struct Resources {
+    /// The memory of the sorter.
+    pub(crate) memory: ByteCount,
+    /// The folder of records that exceed the memory.
+    pub(crate) folder: SpoolFolder,
+}
+
 /// The result of a survey.
 #[derive(Debug)]
 pub(super) struct Survey {
@@ -90,20 +99,19 @@ pub(super) fn run(
     filesystem: &Filesystem,
     roots: &[Root],
     replaced: &[TreeId],
-    memory: ByteCount,
-    folder: &SpoolFolder,
+    resources: &Resources,
     progress: &Progress,
 ) -> Result<Survey> {
     let superblock = filesystem.superblock();
     // Clamp: the sorter has a limit of its own.
-    let limit = usize::try_from(memory.get()).unwrap_or(usize::MAX);
+    let limit = usize::try_from(resources.memory.get()).unwrap_or(usize::MAX);
     let walk = Walk {
         filesystem,
         progress,
         replaced,
         roots: roots.iter().map(|root| (root.id(), *root)).collect(),
         facts: Mutex::new(Facts {
-            sorter: Sorter::new(folder, limit),
+            sorter: Sorter::new(&resources.folder, limit),
             failure: None,
         }),
         seen: Sectors::new(superblock.sector_bytes),

@@ -3,8 +3,8 @@
 use crate::guard;
 use crate::outcome::{Done, Options, Outcome};
 use crate::plan::plan_after_rebuild;
-use crate::rebuild::{self, Resources};
-use crate::steps::{Applied, Plan, Step};
+use crate::rebuild::{self, Resources, Scope};
+use crate::steps::{Applied, Edit, Plan, Step};
 use buttress_check::Report;
 use buttress_device::Device;
 use buttress_format::ByteCount;
@@ -23,7 +23,7 @@ pub(super) const ONCE: &str = "the rebuild of the trees that account for space d
 /// not suffice is no error: the step then changes nothing.
 pub(super) fn rebuild(
     devices: &[Device],
-    step: Step,
+    steps: Vec<Step>,
     options: &Options,
     progress: &Progress,
     outcome: &mut Outcome,
@@ -34,17 +34,20 @@ pub(super) fn rebuild(
         memory: ByteCount::new(options.cache.get() >> 1),
         folder: SpoolFolder::new(options.spool.as_deref()),
     };
-    let reason = match rebuild::space(&first_state, &resources, progress) {
+    let scope = Scope {
+        devices: steps.iter().any(|step| step.edit == Edit::RebuildDevices),
+    };
+    let reason = match rebuild::run(&first_state, scope, &resources, progress) {
         Ok(()) => None,
         Err(Error::Invalid { what }) => Some(what),
         Err(error) => return Err(error),
     };
     let applied = reason.map_or(Applied::Changed, Applied::Nothing);
-    outcome.done.push(Done {
+    outcome.done.extend(steps.into_iter().map(|step| Done {
         round: 0,
         step,
         applied,
-    });
+    }));
     if let Some(reason) = reason {
         return Ok(plan_after_rebuild(&outcome.after, reason));
     }

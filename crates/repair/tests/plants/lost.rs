@@ -26,7 +26,12 @@ const VOLUMES: [&str; 9] = [
 ];
 
 /// The trees that a rebuild replaces, except the root tree.
-const TREES: [TreeId; 3] = [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP];
+const TREES: [TreeId; 4] = [
+    TreeId::EXTENT,
+    TreeId::FREE_SPACE,
+    TreeId::BLOCK_GROUP,
+    TreeId::DEVICE,
+];
 
 /// Replaces a block by zeros.
 fn zero(editor: &mut Editor, logical: Logical) {
@@ -179,7 +184,7 @@ fn rebuilt_records_equal_the_old_ones() {
         let old = records(&editor.open());
         let replaced: BTreeSet<u64> = TREES
             .into_iter()
-            .chain([TreeId::ROOT])
+            .chain([TreeId::ROOT, TreeId::CHUNK])
             .flat_map(|tree| blocks(&editor, tree))
             .map(Logical::get)
             .collect();
@@ -316,7 +321,7 @@ fn lost_block_of_a_large_extent_tree_is_rebuilt() {
     let old = records(&grown);
     let replaced: BTreeSet<u64> = TREES
         .into_iter()
-        .chain([TreeId::ROOT])
+        .chain([TreeId::ROOT, TreeId::CHUNK])
         .flat_map(|tree| blocks_of(&grown, tree))
         .map(Logical::get)
         .collect();

@@ -113,13 +113,11 @@ fn repair_of_two_plants_is_clean_and_loses_no_file() {
 }
 
 /// Plants that this version does not repair, although it repairs other damages with their codes.
-const NOT_REPAIRED: [&str; 4] = [
+const NOT_REPAIRED: [&str; 3] = [
     // The file extent item is wrong, not the extent's record.
     "extent-length",
     // The header of the block is wrong.
     "owner-without-block",
-    // The chunk is wrong.
-    "extent-kind",
     // The file extent item has no length, so no rebuild knows the length of the extent.
     "file-extent-lengths-zero",
 ];
