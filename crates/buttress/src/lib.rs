@@ -310,12 +310,13 @@ pub mod repair {
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.
 #[cfg(feature = "salvage")]
 pub mod salvage {
+    pub use buttress_format::SUPERBLOCK_OFFSETS;
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{
-        BlockIndex, Error, FoundDevice, FoundRoots, Identity, IndexProblem, IndexReader, IndexWriter,
-        OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery, Scanned, State, View, ViewOptions,
-        find_roots, identify, identify_by_blocks, scan::ScanSink, scan::scan, states,
-        view::open as open_state,
+        BlockCounts, BlockIndex, Error, FileFindings, FoundDevice, FoundRoots, Identity, IndexProblem,
+        IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery,
+        Scanned, State, Survey, Surveyor, Verdict, View, ViewOptions, find_roots, identify,
+        identify_by_blocks, scan::ScanSink, scan::scan, states, view::open as open_state,
     };
 }
 

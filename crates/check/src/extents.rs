@@ -203,7 +203,7 @@ pub(crate) fn read(
     }
     extents.sums = all;
     extents.complete = complete;
-    if complete && extents.sums.used != superblock.bytes_used.get() {
+    if complete && extents.sums.used != superblock.bytes_used.get() && !check.is_older_state() {
         check.find(Finding::BytesUsed {
             stored: superblock.bytes_used,
             counted: ByteCount::new(extents.sums.used),

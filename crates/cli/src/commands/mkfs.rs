@@ -201,6 +201,7 @@ impl Subcommand for Mkfs {
         Uses {
             root_id: false,
             volume: false,
+            state: false,
             ..Uses::PATHS
         }
     }
