@@ -88,6 +88,8 @@ fn edit(items: &mut Items<'_>, step: &Step, indexes: &mut Indexes) -> Result<App
         }
         Edit::QuotaGroup(group) => records::make_quota_group(items, group),
         Edit::QuotaRelation(group, other) => records::settle_quota_relation(items, group, other),
+        // The rebuild runs before the rounds of edits.
+        Edit::RebuildSpace | Edit::RebuildDevices => Ok(Applied::Nothing("a rebuild is no edit of items")),
         // The edit around this call makes the commit write all superblocks.
         Edit::Superblocks => Ok(Applied::Changed),
     }

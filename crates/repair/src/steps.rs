@@ -41,6 +41,10 @@ impl fmt::Display for Loss {
 /// inodes before the names that lead to them, names before counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Edit {
+    /// The extent tree, the block groups and the free-space tree are written again.
+    RebuildSpace,
+    /// The device tree is written again, and the counts and types of the chunk tree are set.
+    RebuildDevices,
     /// The root item names inode 256 as root directory.
     RootDirectory(TreeId),
     /// The tree gets the inode of its root directory.
@@ -103,6 +107,12 @@ pub enum Edit {
 }
 
 impl Edit {
+    /// Returns whether the edit writes whole trees again.
+    #[must_use]
+    pub const fn is_rebuild(&self) -> bool {
+        matches!(self, Self::RebuildSpace | Self::RebuildDevices)
+    }
+
     /// Returns whether the edit changes quota groups. These edits run alone, because the engine
     /// counts what other edits use.
     #[must_use]

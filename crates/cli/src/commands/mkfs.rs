@@ -22,6 +22,7 @@ use crate::table::Subcommand;
 use crate::writing;
 
 mod build;
+pub(super) mod features;
 mod sources;
 mod summary;
 mod wishes;
@@ -206,17 +207,14 @@ impl Subcommand for Mkfs {
 
     fn run(mut self, context: &Context) -> Result<Outcome> {
         let features = self.features.iter().chain(&self.runtime_features);
-        if features
-            .flat_map(|list| list.split(','))
-            .any(|word| word == "list-all")
-        {
+        if features::asks_for_list(features) {
             if let Some(image) = self.images.first() {
                 return Err(usage(format_args!(
                     "-O list-all only lists features and takes no image (found {})",
                     image.display()
                 )));
             }
-            return summary::list_features(context);
+            return features::list(context);
         }
         if self.images.is_empty() {
             return Err(anyhow::anyhow!("the image or device is missing"));
@@ -321,16 +319,7 @@ impl Mkfs {
 
     fn options(&self, words: &[&str]) -> Result<Options> {
         let small = |bytes: Option<u64>| bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
-        let mut features = Vec::new();
-        for word in words {
-            let (name, wanted) = word.strip_prefix('^').map_or((*word, true), |name| (name, false));
-            if name == "zoned" && wanted {
-                return Err(anyhow::anyhow!("feature {name} is not supported yet"));
-            }
-            let feature = Feature::from_name(name).with_context(|| format!("unknown feature {name:?}"));
-            let advice = || Advice::new("`buttress mkfs -O list-all` prints all of them");
-            features.push((feature.with_context(advice)?, wanted));
-        }
+        let mut features = features::parse(words.iter().copied())?;
         if self.mixed {
             features.push((Feature::MixedBlockGroups, true));
         }

@@ -1,5 +1,6 @@
 //! From a finding to its edit.
 
+use crate::kinds::{self, RepairKind};
 use crate::steps::{Edit, Hints, Loss, Step};
 use buttress_check::{Finding, Report};
 use buttress_format::{InodeNumber, TreeId};
@@ -21,6 +22,22 @@ const LOST_ATTRIBUTES: &str = "owner, mode and times of the inode";
 
 /// Returns the edit for a finding that has one.
 pub(super) fn of(finding: &Finding) -> Planned {
+    match kinds::of(finding) {
+        RepairKind::Rebuild => planned(
+            Edit::RebuildSpace,
+            "write the extent tree, the block groups and the free-space tree again",
+            "all other trees, each block of which was read",
+        ),
+        RepairKind::RebuildDevices => planned(
+            Edit::RebuildDevices,
+            "write the device tree again, and the counts and types of the chunk tree",
+            "the stripes of all chunks, and the extents in use",
+        ),
+        _ => edit_of(finding),
+    }
+}
+
+fn edit_of(finding: &Finding) -> Planned {
     of_inode(finding)
         .or_else(|| of_directory(finding))
         .or_else(|| of_name(finding))
