@@ -226,6 +226,8 @@ pub enum RenameHow {
     Exchange,
     /// The rename replaces the existing entry, and a whiteout replaces the old name.
     Whiteout,
+    /// The rename fails if the entry exists; a whiteout replaces the old name.
+    WhiteoutNoReplace,
 }
 
 /// A directory entry in a listing.

@@ -192,8 +192,13 @@ impl Server {
         let mode = allocate_mode(request.input.u32()?)?;
         let end = offset.checked_add(length).ok_or(Errno(libc::EFBIG))?;
         let reply = self.drop_privileges_of_others(request, request.header.node)?;
-        self.vfs.allocate(handle, offset..end, mode)?;
-        Ok(reply)
+        match self.vfs.allocate(handle, offset..end, mode) {
+            Ok(()) => Ok(reply),
+            Err(errno) => {
+                let stale = Stale::Content(self.node_of(request), offset..end);
+                Ok(Reply::FailedAfter(errno, vec![stale]))
+            }
+        }
     }
 
     /// Drops privileges of a file after a content change without the flag that states the caller's
@@ -238,7 +243,15 @@ impl Server {
         let reply = self.drop_privileges_of_others(request, target)?;
         let is_short = request.header.operation != operation::COPY_FILE_RANGE_64;
         let most = if is_short { COPY_BYTES_MAX } else { u64::MAX };
-        let copied = self.vfs.copy(from, to, bytes.min(most))?;
+        let copied = match self.vfs.copy(from, to, bytes.min(most)) {
+            Ok(copied) => copied,
+            Err(errno) => {
+                // Clamp: no file has content past this end.
+                let range = to.1..to.1.saturating_add(bytes);
+                let stale = Stale::Content(self.node(target), range);
+                return Ok(Reply::FailedAfter(errno, vec![stale]));
+            }
+        };
         if is_short {
             out.u32(u32::try_from(copied.bytes).unwrap_or(u32::MAX)).u32(0);
         } else {
