@@ -5,6 +5,7 @@ pub mod cat;
 pub mod check;
 pub mod completions;
 pub mod compression;
+pub mod convert;
 pub mod cp;
 pub mod device;
 pub mod diff;

@@ -253,6 +253,7 @@ pub const ROWS: &[Row] = &[
         commands::inspect_internal::ROWS,
     ),
     leaf::<commands::image::Image>(),
+    leaf::<commands::convert::Convert>(),
     leaf::<commands::mount::Mount>(),
     leaf::<commands::mount::Umount>(),
     leaf::<commands::shell::Shell>(),

@@ -25,9 +25,35 @@ pub enum Error {
         /// The first byte of the extent in the image.
         offset: u64,
     },
+    /// The volume has no saved image of an old file system.
+    #[error("the volume cannot become the old file system again: {problem}")]
+    NoSavedImage {
+        /// The reason.
+        problem: &'static str,
+    },
+    /// A block of the old file system is not in the saved image.
+    #[error(
+        "byte {offset} of the saved image is a hole, but the old file system uses it. The old file \
+         system cannot come back. Copy its files out of the saved image instead"
+    )]
+    ImageHole {
+        /// The first byte of the hole.
+        offset: u64,
+    },
+    /// The device holds a btrfs volume.
+    #[error("the device holds a btrfs volume, and only ext2, ext3 and ext4 can be converted")]
+    IsBtrfs,
     /// A former conversion of the device was interrupted.
     #[error("a conversion of this device was interrupted. Resume it first")]
     Unfinished,
+    /// A converted volume cannot have a setting.
+    #[error("{what} is not possible for a conversion: {reason}")]
+    Setting {
+        /// The setting.
+        what: String,
+        /// The reason, or the way to get the setting later.
+        reason: &'static str,
+    },
     /// The superblock cannot be encoded.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
@@ -54,14 +80,14 @@ pub enum Error {
         /// The reason.
         problem: String,
     },
-    /// A file's block is free in the bitmaps.
+    /// A block of an inode is free in the bitmaps.
     #[error(
         "byte {physical} of the device belongs to inode {inode}, but its block is free. To repair, \
          run `e2fsck -f` on the unmounted volume"
     )]
     FreeBlock {
-        /// The inode in the new volume.
-        inode: u64,
+        /// The inode in the old file system.
+        inode: u32,
         /// The first byte of the block.
         physical: u64,
     },

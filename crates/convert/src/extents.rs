@@ -6,6 +6,7 @@
 //! sorter comes before it.
 
 use crate::GENERATION;
+use crate::INODE_OFFSET;
 use crate::chunks::DataChunks;
 use crate::error::{Error, Result};
 use crate::inodes::new_number;
@@ -32,6 +33,16 @@ struct Part {
     inode: u64,
     offset: u64,
     length: u64,
+}
+
+impl Part {
+    /// Returns the error of a part that is in no used block.
+    fn is_free(&self) -> Error {
+        Error::FreeBlock {
+            inode: self.inode.exact_sub(INODE_OFFSET).narrow(),
+            physical: self.logical,
+        }
+    }
 }
 
 /// The parts of files, in any order.
@@ -72,7 +83,7 @@ impl Parts {
                 at = piece.offset.exact_add(piece.length);
             }
             if at != start.exact_add(end.exact_sub(first)) {
-                let (inode, physical) = (new_number(inode.number).get(), at);
+                let (inode, physical) = (inode.number.get(), at);
                 return Err(Error::FreeBlock { inode, physical });
             }
             sum = sum.exact_add(end.exact_sub(first));
@@ -230,8 +241,7 @@ impl<'a> Pass<'a> {
         }
         for mut part in parts {
             if part.logical < piece.logical {
-                let (inode, physical) = (part.inode, part.logical);
-                return Err(Error::FreeBlock { inode, physical });
+                return Err(part.is_free());
             }
             let length = part.length.min(end.exact_sub(part.logical));
             self.part(piece, TreeId::FS, Part { length, ..part }, &mut references)?;
@@ -251,10 +261,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn finish(self) -> Result<()> {
         match self.next.or(self.open.first().copied()) {
             None => Ok(()),
-            Some(part) => Err(Error::FreeBlock {
-                inode: part.inode,
-                physical: part.logical,
-            }),
+            Some(part) => Err(part.is_free()),
         }
     }
 

@@ -6,6 +6,8 @@
 use crate::GENERATION;
 use crate::INODE_OFFSET;
 use crate::error::{Error, Result};
+
+use crate::options::Without;
 use crate::records::Items;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_extfs::{
@@ -35,6 +37,7 @@ pub(crate) fn new_number(old: ExtNumber) -> InodeNumber {
 pub(crate) struct Translation<'a> {
     pub(crate) old: &'a Ext,
     pub(crate) node_bytes: u32,
+    pub(crate) without: Without,
 }
 
 impl Translation<'_> {
@@ -46,19 +49,28 @@ impl Translation<'_> {
         item.nbytes = ByteCount::new(content_bytes);
         match inode.kind {
             ExtKind::Directory => self.directory(items, inode, &mut item)?,
-            ExtKind::Symlink => inline(items, number, &self.old.link_target(inode)?, &mut item)?,
+            ExtKind::Symlink => inline(
+                items,
+                TreeId::FS,
+                number,
+                &self.old.link_target(inode)?,
+                &mut item,
+            )?,
             ExtKind::Regular => {
                 item.size = ByteCount::new(inode.size_bytes);
+                item.flags |= content_flags(self.without);
                 if self.is_inline(inode) && inode.size_bytes > 0 {
                     let content = self
                         .old
                         .content(inode, u64::from(self.old.superblock().block_bytes))?;
-                    inline(items, number, &content, &mut item)?;
+                    inline(items, TreeId::FS, number, &content, &mut item)?;
                 }
             }
             _ => {}
         }
-        self.attributes(items, inode)?;
+        if !self.without.attributes {
+            self.attributes(items, inode)?;
+        }
         items.push(TreeId::FS, &InodeItem::key(number), &item.to_bytes())
     }
 
@@ -66,7 +78,7 @@ impl Translation<'_> {
     /// always does, because it has no blocks.
     pub(crate) fn is_inline(&self, inode: &ExtInode) -> bool {
         let most = INLINE_BYTES_MAX.min(u64_of(inline_content_bytes_max(self.node_bytes)));
-        inode.is_inline() || inode.size_bytes <= most
+        inode.is_inline() || inode.size_bytes <= most && !self.without.inline
     }
 
     fn attributes(&self, items: &mut Items, inode: &ExtInode) -> Result<()> {
@@ -196,7 +208,13 @@ pub(crate) fn index_of_saved(old: &Ext) -> Result<u64> {
 }
 
 /// Adds inline content at the start of a file or link.
-fn inline(items: &mut Items, number: InodeNumber, content: &[u8], item: &mut InodeItem) -> Result<()> {
+pub(crate) fn inline(
+    items: &mut Items,
+    tree: TreeId,
+    number: InodeNumber,
+    content: &[u8],
+    item: &mut InodeItem,
+) -> Result<()> {
     let length = ByteCount::of(content.len());
     (item.size, item.nbytes) = (length, length);
     let extent = FileExtent {
@@ -206,11 +224,7 @@ fn inline(items: &mut Items, number: InodeNumber, content: &[u8], item: &mut Ino
         other_encoding: 0,
         body: FileExtentBody::Inline(content),
     };
-    items.push(
-        TreeId::FS,
-        &FileExtent::key(number, FileOffset::MIN),
-        &extent.encode(),
-    )
+    items.push(tree, &FileExtent::key(number, FileOffset::MIN), &extent.encode())
 }
 
 fn item(inode: &ExtInode) -> InodeItem {
@@ -242,6 +256,14 @@ const fn time(time: ExtTime) -> Timestamp {
 /// Returns a device number in the form of inode items. Numbers of ext4 have 12 and 20 bits.
 fn device_number((major, minor): (u32, u32)) -> u64 {
     u64::from(major) << 20 | u64::from(minor)
+}
+
+/// Returns the flags of a file by the parts that the volume leaves out.
+pub(crate) fn content_flags(without: Without) -> InodeFlags {
+    match without.checksums {
+        true => InodeFlags::NODATASUM,
+        false => InodeFlags::empty(),
+    }
 }
 
 /// Returns the flags that both file systems have.

@@ -7,41 +7,30 @@ use crate::checksums::Checksums;
 use crate::chunks::{DataChunks, placed};
 use crate::error::{Error, Result};
 use crate::extents::{IMAGE, Parts, Pass, Pieces};
-use crate::inodes::{Translation, index_of_saved};
+use crate::inodes::{Translation, content_flags, index_of_saved, inline};
 use crate::layout::Layout;
 use crate::log::{Addresses, Log};
+use crate::options::Options;
 use crate::publish::publish;
 use crate::record::Record;
 use crate::records::Items;
+use crate::saved::IMAGE_MODE;
 use crate::survey::survey;
 use crate::trees::Finish;
-use crate::{GENERATION, SAVED_TREE};
+use crate::{GENERATION, SAVED_TREE, source, zeros};
 use buttress_device::Device;
 use buttress_exact::{Defect, Exact as _, u64_of};
 use buttress_extfs::{Ext, FileKind};
+use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     BlockGroupFlags, ByteCount, DeviceItem, DirItem, ExtentItem, InodeItem, InodeNumber, InodeRefs, ItemType,
-    Logical, Superblock, TreeId, Uuid, UuidItem, uuid_key,
+    Logical, Superblock, TreeId, UuidItem, uuid_key,
 };
+use buttress_fs::Progress;
 use buttress_mkfs::parts::{Settings, device_items, directory, directory_inode, empty_superblock, in_order};
-use buttress_mkfs::{Identity, Options as MakeOptions};
 use buttress_packing::{BlockFormat, PackedRoot, Packer, Sorted, SpoolFolder};
 use buttress_volume::Volume;
-use std::path::PathBuf;
-
-/// The inputs of a conversion.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The settings of the new volume. The sector size and the profiles follow from the old file
-    /// system.
-    pub make: MakeOptions,
-    /// The uuids and the time of the new volume, for one device.
-    pub identity: Identity,
-    /// The uuid of the subvolume with the saved image.
-    pub saved: Uuid,
-    /// The folder for data that exceeds the memory.
-    pub folder: Option<PathBuf>,
-}
+use core::ops::Range;
 
 /// A new volume without superblocks.
 pub struct Prepared {
@@ -50,15 +39,10 @@ pub struct Prepared {
     volume: Volume,
     superblock: Superblock,
     devices: Vec<DeviceItem>,
+    old_bytes: u64,
 }
 
 impl Prepared {
-    /// Returns the superblock that leads to the new trees.
-    #[must_use]
-    pub const fn superblock(&self) -> &Superblock {
-        &self.superblock
-    }
-
     /// Makes the new volume the content of the device. A power cut leaves the old file system, the
     /// new volume, or a device that [`resume`](crate::resume) makes one of them.
     ///
@@ -71,6 +55,7 @@ impl Prepared {
             &self.layout,
             &self.superblock,
             &self.devices,
+            self.old_bytes,
         )
     }
 }
@@ -80,13 +65,14 @@ impl Prepared {
 ///
 /// # Errors
 /// Fails if the old file system is damaged or has refused features, or if the free space is too
-/// small. Also fails if btrfs cannot hold an object, or if the device fails. The old file system is
-/// unchanged.
-pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
+/// small. Also fails if btrfs cannot hold an object, if the device fails, or if `progress` is
+/// cancelled. The old file system is unchanged.
+pub fn prepare(device: &Device, options: &Options, progress: &Progress) -> Result<Prepared> {
     if Record::read(device)?.is_some() {
         return Err(Error::Unfinished);
     }
-    let old = Ext::open(device)?;
+    options.check()?;
+    let old = source::open(device)?;
     let mut make = options.make.clone();
     make.sector_bytes = Some(old.superblock().block_bytes);
     if make.label.is_empty() {
@@ -94,7 +80,14 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
     }
     let settings = Settings::new(&make, 1)?;
     let checksum_bytes = u64_of(settings.checksum.size_bytes());
-    let survey = survey(&old, checksum_bytes, u64::from(settings.node_bytes))?;
+    let survey = survey(
+        device,
+        &old,
+        checksum_bytes,
+        u64::from(settings.node_bytes),
+        progress,
+    )?;
+    progress.expect(survey.used_bytes);
     let layout = Layout::new(&survey.used, survey.needs)?;
     let device_bytes = survey.used.device_bytes();
     let volume = empty_volume(device, &settings, options, &layout, device_bytes)?;
@@ -106,6 +99,8 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
         layout: &layout,
         device_bytes,
         folder: SpoolFolder::new(options.folder.as_deref()),
+        progress,
+        zeros: &survey.zeros,
     };
     let (superblock, devices) = job.run(&volume)?;
     volume.flush()?;
@@ -115,6 +110,7 @@ pub fn prepare(device: &Device, options: &Options) -> Result<Prepared> {
         volume,
         superblock,
         devices,
+        old_bytes: device_bytes,
     })
 }
 
@@ -146,6 +142,30 @@ fn empty_volume(
     Ok(volume)
 }
 
+/// Adds a file of the saved image's subvolume, with its name and index.
+fn saved_file(
+    items: &mut Items,
+    number: InodeNumber,
+    (name, index): (&[u8], u64),
+    inode: &InodeItem,
+) -> Result<()> {
+    let root = InodeNumber::ROOT_DIRECTORY;
+    let entry = DirItem {
+        location: InodeItem::key(number),
+        transid: GENERATION,
+        kind: buttress_format::FileKind::Regular,
+        name,
+        data: &[],
+    };
+    let data = entry.encode().map_err(|problem| Error::of_item(0, problem))?;
+    items.push(SAVED_TREE, &DirItem::key(root, name), &data)?;
+    items.push(SAVED_TREE, &DirItem::index_key(root, index), &data)?;
+    let mut reference = Vec::new();
+    InodeRefs::push(&mut reference, index, name).map_err(|problem| Error::of_item(0, problem))?;
+    items.push(SAVED_TREE, &InodeRefs::key(number, root), &reference)?;
+    items.push(SAVED_TREE, &InodeItem::key(number), &inode.to_bytes())
+}
+
 struct Job<'a> {
     old: &'a Ext,
     device: &'a Device,
@@ -154,6 +174,8 @@ struct Job<'a> {
     layout: &'a Layout,
     device_bytes: u64,
     folder: SpoolFolder,
+    progress: &'a Progress,
+    zeros: &'a [Range<u64>],
 }
 
 impl Job<'_> {
@@ -203,6 +225,7 @@ impl Job<'_> {
         let translation = Translation {
             old: self.old,
             node_bytes: self.settings.node_bytes,
+            without: self.options.without,
         };
         let mut parts = Parts::new(&self.folder);
         for inode in self.old.inodes() {
@@ -217,6 +240,8 @@ impl Job<'_> {
                 0
             };
             translation.inode(items, &inode, content_bytes)?;
+            self.progress.advance(1, ByteCount::ZERO);
+            self.progress.check()?;
         }
         parts.finish()
     }
@@ -232,7 +257,13 @@ impl Job<'_> {
         parts: &Sorted,
     ) -> Result<(Sorted, PackedRoot, ByteCount)> {
         let mut extents = Items::new(&self.folder);
-        let mut checksums = Checksums::new(self.device, volume, log, self.settings.sector_bytes);
+        let mut checksums = Checksums::new(
+            self.device,
+            volume,
+            log,
+            (self.settings.sector_bytes, !self.options.without.checksums),
+            self.progress,
+        );
         let mut pass = Pass::new(items, chunks, parts)?;
         let mut pieces = Pieces::new(self.old, self.layout)?;
         let mut image_bytes = ByteCount::ZERO;
@@ -261,8 +292,9 @@ impl Job<'_> {
         const NAME: &[u8] = b"image";
         let time = self.options.identity.time;
         let root = InodeNumber::ROOT_DIRECTORY;
+        let names = u64_of(NAME.len().exact_add(zeros::NAME.len()));
         let inode = InodeItem {
-            size: ByteCount::new(u64_of(NAME.len().exact_mul(2))),
+            size: ByteCount::new(names.exact_mul(2)),
             nbytes: ByteCount::ZERO,
             transid: GENERATION,
             ..directory_inode(self.settings, time, GENERATION)
@@ -270,29 +302,24 @@ impl Job<'_> {
         for (key, data) in directory(root, &inode)? {
             items.push(SAVED_TREE, &key, &data)?;
         }
-        let entry = DirItem {
-            location: InodeItem::key(IMAGE),
-            transid: GENERATION,
-            kind: buttress_format::FileKind::Regular,
-            name: NAME,
-            data: &[],
-        };
-        let data = entry.encode().map_err(|problem| Error::of_item(0, problem))?;
-        items.push(SAVED_TREE, &DirItem::key(root, NAME), &data)?;
-        items.push(SAVED_TREE, &DirItem::index_key(root, 2), &data)?;
-        let mut name = Vec::new();
-        InodeRefs::push(&mut name, 2, NAME).map_err(|problem| Error::of_item(0, problem))?;
-        items.push(SAVED_TREE, &InodeRefs::key(IMAGE, root), &name)?;
-        let image = InodeItem {
+        let file = InodeItem {
             generation: GENERATION,
             transid: GENERATION,
-            size: ByteCount::new(self.device_bytes),
-            nbytes: image_bytes,
             nlink: 1,
-            mode: 0o100_400,
+            mode: IMAGE_MODE,
             ..InodeItem::empty(time)
         };
-        items.push(SAVED_TREE, &InodeItem::key(IMAGE), &image.to_bytes())
+        let image = InodeItem {
+            size: ByteCount::new(self.device_bytes),
+            nbytes: image_bytes,
+            flags: content_flags(self.options.without),
+            ..file
+        };
+        saved_file(items, IMAGE, (NAME, 2), &image)?;
+        let list = zeros::encode(self.zeros, inline_content_bytes_max(self.settings.node_bytes));
+        let mut zeros = file;
+        inline(items, SAVED_TREE, zeros::ZEROS, &list, &mut zeros)?;
+        saved_file(items, zeros::ZEROS, (zeros::NAME, 3), &zeros)
     }
 
     /// Packs the trees of files.

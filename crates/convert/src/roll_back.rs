@@ -1,125 +1,130 @@
 //! The way back: the old file system from the saved image.
 //!
 //! The old bytes are still at their places, because the saved image refers to them. Only the reserved
-//! ranges need a copy back. The roll back is refused if the saved image is gone, or has a moved extent
-//! or a byte that its checksum does not confirm. A balance moves extents, for example.
+//! ranges need a copy back. The roll back is refused if the saved image is gone, was changed, or has
+//! a moved extent or a byte that its checksum does not confirm. A balance moves extents, for example.
 //!
-//! All changes since the conversion are lost. Free blocks of the old file system can have other bytes
-//! than before the conversion.
+//! All changes since the conversion are lost. Free blocks of the old file system that were holes of
+//! its image file are zeros again. Other free blocks can have other bytes than before.
 
-use crate::SAVED_TREE;
+use crate::GENERATION;
 use crate::error::{Error, Result};
-use crate::extents::IMAGE;
-use crate::layout::{Moved, RESERVED, UNIT_BYTES};
-use crate::publish::put_back;
+use crate::publish::{put_back, reserve};
 use crate::record::{Purpose, Record};
+use crate::saved::SavedImage;
+use crate::superblocks::{CHECKSUM_BYTES, Found, erase_new, erase_old, has_old};
 use buttress_device::Device;
-use buttress_exact::{Defect, Exact as _};
-use buttress_format::{Compression, Logical, Physical};
-use buttress_fs::{Content, File, Filesystem, Location, OpenOptions, RangeKind};
+use buttress_exact::Exact as _;
+use buttress_format::{ByteCount, Logical, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use buttress_fs::{Content, File, Filesystem, OpenOptions, Progress};
+use core::ops::Range;
 
-/// Puts the old file system back on `device`, which is open for writing and holds a converted
-/// volume. After an interruption, [`resume`](crate::resume) ends the roll back.
-///
-/// # Errors
-/// Fails if the device holds no volume, or if its saved image is gone, moved or damaged. The volume
-/// is unchanged then. Also fails if the device fails.
-pub fn roll_back(device: &Device) -> Result<()> {
-    if Record::read(device)?.is_some() {
-        return Err(Error::Unfinished);
-    }
-    let filesystem = OpenOptions::new(vec![device.clone()]).open()?;
-    let subvolume = SAVED_TREE.as_subvolume();
-    let subvolume = subvolume.ok_or_else(|| Defect::new("the saved image's tree is no subvolume"))?;
-    let image = filesystem.open_file(Location::new(subvolume, IMAGE))?;
-    let copies = copies(&filesystem, &image, device.size_bytes())?;
-    // The first unit has the old superblock. A file without it is no saved image.
-    if copies.first().is_none_or(|copy| copy.from.get() != 0) {
-        return Err(Error::ImageMoved { offset: 0 });
-    }
-    verify(&image)?;
-    let fsid = filesystem.superblock().fsid;
-    drop((image, filesystem));
-    let record = Record {
-        purpose: Purpose::RollBack,
-        fsid,
-        copies,
-    };
-    record.write(device)?;
-    put_back(device, &record)
+/// A converted volume that can become the old file system again.
+pub struct RollBack {
+    device: Device,
+    filesystem: Filesystem,
+    saved: SavedImage,
 }
 
-/// Returns the copies of reserved units. All other extents of the image must be at their old places.
-fn copies(filesystem: &Filesystem, image: &File, device_bytes: u64) -> Result<Vec<Moved>> {
-    let mut copies: Vec<Moved> = Vec::new();
-    for range in image.extents()? {
-        let range = range?;
-        let extent = match range.kind {
-            RangeKind::Hole => continue,
-            RangeKind::Data(extent) if extent.compression == Compression::None => extent,
-            _ => {
-                return Err(Error::ImageMoved {
-                    offset: range.offset.get(),
-                });
-            }
+impl RollBack {
+    /// Finds the saved image of the volume on `device`, which is open for writing.
+    ///
+    /// # Errors
+    /// Fails if the device holds no volume, or if its saved image is gone, changed or moved. Also
+    /// fails if the device fails.
+    pub fn find(device: &Device) -> Result<Self> {
+        if Record::read(device)?.is_some() {
+            return Err(Error::Unfinished);
+        }
+        let filesystem = OpenOptions::new(vec![device.clone()]).open()?;
+        let saved = SavedImage::find(&filesystem, device)?;
+        Ok(Self {
+            device: device.clone(),
+            filesystem,
+            saved,
+        })
+    }
+
+    /// Returns the number of commits since the conversion. A pending log counts as one. All of them
+    /// will be lost.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        let superblock = self.filesystem.superblock();
+        // Clamp: only a forged volume is older than its conversion, and it has nothing to lose.
+        let commits = superblock.generation.get().saturating_sub(GENERATION.get());
+        commits.exact_add(u64::from(superblock.log_root != Logical::MIN))
+    }
+
+    /// Verifies the checksums of the saved image.
+    ///
+    /// # Errors
+    /// Fails if a checksum of the saved image is wrong, or if `progress` is cancelled.
+    pub fn verify(self, progress: &Progress) -> Result<Verified> {
+        verify(&self.saved.file, progress)?;
+        let record = Record {
+            purpose: Purpose::RollBack,
+            fsid: self.filesystem.superblock().fsid,
+            old_bytes: self.saved.old_bytes,
+            old_primary: old_primary(&self.saved)?,
+            copies: self.saved.copies.clone(),
         };
-        let mut at = range.offset.get();
-        let end = at.exact_add(range.length.get());
-        let logical = extent.logical.get().exact_add(extent.offset.get());
-        let shift = place(filesystem, logical)?.wrapping_sub(at);
-        let last = place(filesystem, logical.exact_add(range.length.get()).exact_sub(1))?;
-        if last.wrapping_sub(shift) != end.exact_sub(1) {
-            return Err(Error::ImageMoved { offset: at });
-        }
-        while at < end {
-            let unit = at.exact_sub(at.remainder(UNIT_BYTES));
-            let next = unit.exact_add(UNIT_BYTES).min(end);
-            let copy = Moved {
-                from: Physical::new(unit),
-                to: Physical::new(unit.wrapping_add(shift)),
-            };
-            let is_reserved = RESERVED.iter().any(|range| range.contains(&at));
-            // A record cannot express other copies, so `resume` could not end the roll back.
-            let copy_end = copy.to.get().checked_add(UNIT_BYTES);
-            let is_on_device = copy_end.is_some_and(|end| end <= device_bytes);
-            if is_reserved && !(shift.is_multiple_of(UNIT_BYTES) && is_on_device) {
-                return Err(Error::ImageMoved { offset: at });
-            }
-            let is_known = copies.last() == Some(&copy);
-            let is_new = copies.last().is_none_or(|last| last.from < copy.from);
-            match is_reserved {
-                true if is_known => {}
-                true if is_new => copies.push(copy),
-                false if shift == 0 => {}
-                _ => return Err(Error::ImageMoved { offset: at }),
-            }
-            at = next;
-        }
-    }
-    Ok(copies)
-}
-
-/// Returns the only place of an address on the device.
-fn place(filesystem: &Filesystem, logical: u64) -> Result<u64> {
-    let moved = || Error::ImageMoved { offset: logical };
-    let map = filesystem.volume().chunk_map();
-    let chunk = map.find(Logical::new(logical)).ok_or_else(moved)?;
-    match chunk.chunk().stripes.as_slice() {
-        [stripe] => Ok(stripe
-            .physical
-            .get()
-            .exact_add(logical.exact_sub(chunk.start().get()))),
-        _ => Err(moved()),
+        Ok(Verified {
+            device: self.device,
+            record,
+            zeros: self.saved.zeros,
+        })
     }
 }
 
-/// Reads all bytes of the image, each of which has a checksum.
-fn verify(image: &File) -> Result<()> {
+/// A converted volume whose saved image is whole. The volume is still unchanged.
+pub struct Verified {
+    device: Device,
+    record: Record,
+    zeros: Vec<Range<u64>>,
+}
+
+impl Verified {
+    /// Puts the old file system back. After an interruption, [`resume`](crate::resume) ends the roll
+    /// back.
+    ///
+    /// # Errors
+    /// Fails if the device fails. Then call [`resume`](crate::resume).
+    pub fn run(self) -> Result<()> {
+        let Self {
+            device,
+            record,
+            zeros,
+        } = self;
+        reserve(&device, &record)?;
+        record.write(&device)?;
+        if has_old(&device)? {
+            // A boot loader in the boot area of the volume can have these bytes.
+            erase_old(&device)?;
+        }
+        erase_new(&device, record.fsid)?;
+        put_back(&device, &record, &zeros)
+    }
+}
+
+/// Returns the checksum of a btrfs superblock in the old content of the primary superblock's place.
+fn old_primary(saved: &SavedImage) -> Result<[u8; CHECKSUM_BYTES]> {
+    let [primary, ..] = SUPERBLOCK_OFFSETS;
+    let mut bytes = vec![0; SUPERBLOCK_BYTES];
+    saved.read(primary.get(), &mut bytes)?;
+    Ok(Found::in_bytes(&bytes, primary).map_or([0; CHECKSUM_BYTES], |found| found.checksum))
+}
+
+/// Reads all bytes of the image, and verifies their checksums.
+fn verify(image: &File, progress: &Progress) -> Result<()> {
+    progress.expect(image.metadata().allocated);
     let mut reader = image.reader();
     while let Some(chunk) = reader.next_chunk()? {
-        if let Content::Damaged(error) = chunk.content {
-            return Err(error.into());
+        match chunk.content {
+            Content::Damaged(error) => return Err(error.into()),
+            Content::Data(bytes) => progress.advance(0, ByteCount::of(bytes.len())),
+            Content::Hole => {}
         }
+        progress.check()?;
     }
     Ok(())
 }

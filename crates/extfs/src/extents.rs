@@ -18,6 +18,7 @@ pub use extent::ExtExtent;
 
 use crate::error::ExtError;
 use crate::inode::{ExtInode, FileKind, InodeFlags};
+use crate::units::BlockNumber;
 use crate::volume::Ext;
 use extent::Budget;
 use map::Map;
@@ -50,6 +51,12 @@ impl Iterator for Extents<'_> {
 }
 
 impl Extents<'_> {
+    /// Returns the blocks of the extent tree or block map that were read since the last call. After
+    /// the last extent, all of them were returned.
+    pub fn take_map_blocks(&mut self) -> Vec<BlockNumber> {
+        self.budget.take_map_blocks()
+    }
+
     fn advance(&mut self) -> Result<Option<ExtExtent>, ExtError> {
         let extent = match &mut self.form {
             Form::Nothing => return Ok(None),

@@ -6,7 +6,7 @@
 //! | [`forest`] | all trees of one volume: reads blocks through the cache, checked once |
 //! | [`cache`] | checked blocks by address and generation, within a byte budget |
 //! | [`mod@pointer`] | the parent's facts about its child: address, generation, level, owner, range of keys |
-//! | [`tree`] | one held root, and the operations on it |
+//! | [`tree`] | one held root |
 //! | [`cursor`], [`items`] | a position in a tree: seek, next, previous; ranges of items |
 //! | [`leaves`] | a range of items leaf by leaf, which skips unwanted subtrees |
 //! | [`changes`](mod@changes) | the differences between two trees, found without reading shared blocks |
@@ -60,6 +60,7 @@ pub mod items;
 pub mod leaves;
 pub mod measure;
 mod non_blocking;
+mod owned_item;
 mod path;
 pub mod pointer;
 mod reach;
@@ -68,6 +69,7 @@ mod reader;
 pub mod scan;
 mod scope;
 pub mod sectors;
+mod step;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tree;
@@ -84,9 +86,10 @@ pub use cursor::Cursor;
 pub use edit::{EditContext, EditableTree, Frozen, FrozenBlock, Holder};
 pub use error::{Cause, ContextError, Error, Result};
 pub use forest::{Forest, HeldMemory};
-pub use items::{Items, OwnedItem};
+pub use items::Items;
 pub use leaves::{Leaf, Leaves};
 pub use non_blocking::{Blocking, NonBlocking};
+pub use owned_item::OwnedItem;
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
 pub use scan::Scanner;

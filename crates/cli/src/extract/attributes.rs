@@ -5,8 +5,8 @@
 //! command can read or enter it.
 //!
 //! An ordinary user cannot set some attributes (owners, `trusted.` and `security.` attributes), and
-//! the destination's file system may lack others. Failures to set such attributes are counted and
-//! reported once at the end, similar to `cp -a`. Device nodes that were not created are missing
+//! the destination's file system may lack others, or space for them beside the inode. Failures to set
+//! such attributes are counted and reported once at the end, similar to `cp -a`. Device nodes that were not created are missing
 //! from the copy, which is a loss. Every other failure is an error.
 //!
 //! **A file without its original owner gets none of the owner's special rights.** As in GNU cp and
@@ -56,7 +56,7 @@ pub(super) enum Refused {
     /// Setting set-user-id or set-group-id: the copy could not preserve the owner.
     SpecialMode,
     /// Setting an extended attribute failed: the system refuses the attribute, or the file system
-    /// supports none.
+    /// does not support it or its size.
     Attribute,
     /// The system refuses to create a device node.
     DeviceNode,
@@ -276,9 +276,7 @@ impl Attributes {
                 set(OsStr::from_bytes(name), value)
             };
             match result {
-                Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL) => {
-                    shared.refusals.count(Refused::Attribute);
-                }
+                Err(errno) if refuses_attribute(errno) => shared.refusals.count(Refused::Attribute),
                 result => {
                     result.with_context(|| format!("setting its attribute {}", name.escape_ascii()))?;
                 }
@@ -286,6 +284,17 @@ impl Attributes {
         }
         Ok(())
     }
+}
+
+/// Returns whether the host refuses this one attribute: the file is complete without it.
+///
+/// File systems limit the attributes of one file. ext4 reports such a limit as `ENOSPC`, others as
+/// `E2BIG` or `ERANGE`. If the disk itself is full, the next write reports that.
+fn refuses_attribute(errno: Errno) -> bool {
+    let is_forbidden = matches!(errno, Errno::PERM | Errno::ACCESS);
+    let is_unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::INVAL | Errno::NAMETOOLONG);
+    let is_too_large = matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::TOOBIG | Errno::RANGE);
+    is_forbidden || is_unsupported || is_too_large
 }
 
 /// The set-user-id and set-group-id bits.
@@ -400,6 +409,27 @@ mod tests {
             .unwrap();
         assert_eq!((mode(&moved), mode(&victim)), (0o666, 0o600));
         assert!(fs::metadata(&victim).unwrap().modified().unwrap() > std::time::UNIX_EPOCH);
+    }
+
+    #[test]
+    fn attributes_that_do_not_fit_the_host_end_no_copy() {
+        let errnos = [Errno::NOSPC, Errno::DQUOT, Errno::TOOBIG, Errno::RANGE];
+        let shared = shared();
+        let attributes = attributes(0, 0o600);
+        let kept = attributes.kept.as_ref().unwrap();
+        for errno in errnos {
+            attributes
+                .set_xattrs(kept, true, &shared, |_, _| Err(errno))
+                .unwrap();
+        }
+        let refusals = shared.refusals.list();
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert!(refusals[0].text.starts_with("4 extended attributes") && !refusals[0].is_loss);
+        for errno in [Errno::IO, Errno::ROFS] {
+            attributes
+                .set_xattrs(kept, true, &shared, |_, _| Err(errno))
+                .unwrap_err();
+        }
     }
 
     /// No system permits this owner, so the test applies even to root.

@@ -12,6 +12,7 @@
 mod balance;
 mod command_line;
 mod console;
+mod convert;
 mod defragment;
 mod devices;
 mod diff;

@@ -364,6 +364,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         ("property list", vec!["@/sub%", "@/none%"]),
         ("image", vec!["IMAGE NEW8%", "-r NEW9% NEW7%"]),
+        ("convert", vec!["IMAGE", "-r IMAGE", "IMAGE%", "-l % IMAGE"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
         ("overlay discard", vec!["NEW9%"]),
         ("rescue clear-ino-cache", vec!["IMAGE", "IMAGE%"]),

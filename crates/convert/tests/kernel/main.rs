@@ -14,11 +14,13 @@
 mod cuts;
 mod fill;
 mod mount;
+mod refusals;
 
 use anyhow::{Context, Result, ensure};
-use buttress_convert::{Error, Options, prepare, roll_back};
+use buttress_convert::{Error, Options, RollBack, Without, prepare};
 use buttress_device::{Device, OpenOptions};
 use buttress_format::{Timestamp, Uuid};
+use buttress_fs::Progress;
 use buttress_mkfs::{Identity, Options as MakeOptions};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
@@ -48,6 +50,7 @@ fn options(conversion: u8) -> Options {
         },
         saved: uuid(5),
         folder: None,
+        without: Without::default(),
     }
 }
 
@@ -57,6 +60,11 @@ fn device(image: &Image) -> Result<Device> {
         ..OpenOptions::default()
     };
     Ok(Device::open(&image.path, &options)?)
+}
+
+/// Rolls a conversion back.
+fn back(device: &Device) -> buttress_convert::Result<()> {
+    RollBack::find(device)?.verify(&Progress::new())?.run()
 }
 
 /// Returns a manifest without what the two file systems count differently.
@@ -100,11 +108,12 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
     fill::fill(mounted.path())?;
     mounted.close()?;
     let before = std::fs::read(&image.path)?;
+    let holes = holes(&device(&image)?)?;
     let mounted = Mounted::new(&image.path, "ro")?;
     let old = of_directory(mounted.path())?;
     let old_contents = contents(mounted.path(), &old)?;
     mounted.close()?;
-    let prepared = prepare(&device(&image)?, &options(conversion))?;
+    let prepared = prepare(&device(&image)?, &options(conversion), &Progress::new())?;
     // Before the publication, the old file system is whole.
     let mounted = Mounted::new(&image.path, "ro")?;
     expect_equal("the old file system", &old, &of_directory(mounted.path())?)?;
@@ -119,7 +128,12 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
         .cloned()
         .collect();
     ensure!(
-        saved == [b"ext2_saved".to_vec(), b"ext2_saved/image".to_vec()],
+        saved
+            == [
+                b"ext2_saved".to_vec(),
+                b"ext2_saved/image".to_vec(),
+                b"ext2_saved/zero-blocks".to_vec()
+            ],
         "{saved:?}"
     );
     new.retain(|path, _| !path.starts_with(b"ext2_saved"));
@@ -131,13 +145,18 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
     std::fs::write(volume.path().join("new"), vec![1; 3 << 20])?;
     std::fs::remove_file(volume.path().join("content-20000000"))?;
     volume.close()?;
-    roll_back(&device(&image)?)?;
+    back(&device(&image)?)?;
     let after = std::fs::read(&image.path)?;
     for range in used_bytes(&before)? {
         ensure!(
             before[range.clone()] == after[range.clone()],
             "bytes {range:?} differ after the roll back"
         );
+    }
+    // The list of holes has only the longest ones.
+    for range in holes.into_iter().take(20) {
+        let is_zero = after[range.clone()].iter().all(|byte| *byte == 0);
+        ensure!(is_zero, "the hole {range:?} has other bytes after the roll back");
     }
     run(Command::new("e2fsck").arg("-fn").arg(&image.path))?;
     let mounted = Mounted::new(&image.path, "ro")?;
@@ -147,6 +166,18 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
         &of_directory(mounted.path())?,
     )?;
     mounted.close()
+}
+
+/// Returns the holes of an image file, the longest first.
+fn holes(device: &Device) -> Result<Vec<std::ops::Range<usize>>> {
+    let (mut holes, mut at) = (Vec::new(), 0);
+    while let Some(data) = device.next_data(at)? {
+        holes.push(at as usize..data.start as usize);
+        at = data.end;
+    }
+    holes.push(at as usize..device.size_bytes() as usize);
+    holes.sort_by_key(|hole| std::cmp::Reverse(hole.len()));
+    Ok(holes)
 }
 
 /// Returns the ranges of used bytes of an old file system.
@@ -191,6 +222,62 @@ fn ext2_and_inline_content_become_btrfs() -> Result<()> {
 }
 
 #[test]
+fn parts_that_are_left_out_are_missing() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(128, &["-t", "ext4", "-b", "4096", "-L", "old"])?;
+    let mounted = Mounted::new(&image.path, "rw")?;
+    std::fs::write(mounted.path().join("small"), b"small")?;
+    std::fs::write(mounted.path().join("large"), vec![3; 100_000])?;
+    let set = ["-n", "user.name", "-v", "value"];
+    run(Command::new("setfattr")
+        .args(set)
+        .arg(mounted.path().join("small")))?;
+    mounted.close()?;
+    let options = Options {
+        without: Without {
+            checksums: true,
+            attributes: true,
+            inline: true,
+        },
+        ..options(6)
+    };
+    prepare(&device(&image)?, &options, &Progress::new())?.publish()?;
+    println!("{}", btrfs_check(std::slice::from_ref(&image.path))?);
+    for (tree, absent) in [("5", "XATTR_ITEM"), ("5", "inline extent"), ("7", "EXTENT_CSUM")] {
+        let words = ["inspect-internal", "dump-tree", "-t", tree];
+        let dump = run(Command::new("btrfs").args(words).arg(&image.path))?;
+        let dump = String::from_utf8(dump.stdout)?;
+        ensure!(!dump.contains(absent), "tree {tree} has {absent}");
+    }
+    let volume = Mount::new(std::slice::from_ref(&image.path), "ro")?;
+    ensure!(std::fs::read(volume.path().join("small"))? == b"small", "small");
+    volume.close()?;
+    let found = RollBack::find(&device(&image)?)?;
+    ensure!(found.commits() == 0, "{} commits", found.commits());
+    found.verify(&Progress::new())?.run()?;
+    run(Command::new("e2fsck").arg("-fn").arg(&image.path))?;
+    Ok(())
+}
+
+#[test]
+fn a_cancelled_conversion_changes_nothing() -> Result<()> {
+    if skips(kernel_missing()) {
+        return Ok(());
+    }
+    let image = Image::new(96, &["-t", "ext4", "-b", "4096"])?;
+    let before = std::fs::read(&image.path)?;
+    let progress = Progress::new();
+    progress.cancel();
+    let result = prepare(&device(&image)?, &options(7), &progress);
+    let is_cancelled = matches!(result, Err(Error::Filesystem(buttress_fs::Error::Cancelled)));
+    ensure!(is_cancelled, "{:?}", result.err());
+    ensure!(before == std::fs::read(&image.path)?, "the device has changed");
+    Ok(())
+}
+
+#[test]
 fn a_full_file_system_is_refused_and_unchanged() -> Result<()> {
     if skips(kernel_missing()) {
         return Ok(());
@@ -206,7 +293,7 @@ fn a_full_file_system_is_refused_and_unchanged() -> Result<()> {
     drop(file);
     mounted.close()?;
     let before = std::fs::read(&image.path)?;
-    let result = prepare(&device(&image)?, &options(4));
+    let result = prepare(&device(&image)?, &options(4), &Progress::new());
     ensure!(
         matches!(result, Err(Error::NoSpace(_))),
         "a full file system was converted"

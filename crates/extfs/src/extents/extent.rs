@@ -31,6 +31,8 @@ pub(super) struct Budget {
     inode: InodeNumber,
     counted: u64,
     left: u64,
+    /// The blocks of the tree or map that were read since the caller took them.
+    map_blocks: Vec<BlockNumber>,
 }
 
 impl Budget {
@@ -39,12 +41,25 @@ impl Budget {
             inode: inode.number,
             counted: inode.blocks,
             left: inode.blocks,
+            map_blocks: Vec::new(),
         }
     }
 
     /// Returns the inode as the place of an error.
     pub(super) const fn place(&self) -> Place {
         Place::Inode(self.inode)
+    }
+
+    /// Takes a block of the tree or map from the rest.
+    pub(super) fn spend_map_block(&mut self, block: BlockNumber) -> Result<(), ExtError> {
+        self.spend(1)?;
+        self.map_blocks.push(block);
+        Ok(())
+    }
+
+    /// Returns the blocks of the tree or map that were read since the last call.
+    pub(super) fn take_map_blocks(&mut self) -> Vec<BlockNumber> {
+        core::mem::take(&mut self.map_blocks)
     }
 
     /// Takes blocks from the rest.

@@ -104,7 +104,7 @@ impl Map {
                     is_unwritten: false,
                 }));
             } else {
-                budget.spend(1)?;
+                budget.spend_map_block(block)?;
                 let place = Place::MapBlock {
                     inode: self.inode,
                     block,

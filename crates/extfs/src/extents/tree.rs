@@ -64,7 +64,7 @@ impl Tree {
             } else {
                 let (block, least, end) = node.next_index()?;
                 let depth = node.depth.exact_sub(1);
-                budget.spend(1)?;
+                budget.spend_map_block(block)?;
                 let child = self.read(volume, block, depth, least, end)?;
                 self.path.push(child);
             }

@@ -11,6 +11,8 @@ mod attributes;
 mod content;
 mod interrupts;
 mod names;
+#[cfg(test)]
+mod tests;
 
 use super::notify::Later;
 use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};

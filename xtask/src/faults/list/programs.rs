@@ -158,8 +158,8 @@ pub(super) const FAULTS: &[Fault] = &[
             lost_by_replace("replace_lost::lost_metadata_stops_the_replacement_before_the_exchange"),
             test(
                 "buttress-cli",
-                "replace_lost",
-                "lost_metadata_ends_the_replacement_as_in_the_kernel",
+                "commands",
+                "replace_lost::lost_metadata_ends_the_replacement_as_in_the_kernel",
             ),
         ],
     ),
