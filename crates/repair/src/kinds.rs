@@ -38,6 +38,8 @@ pub enum RepairKind {
     Rebuild,
     /// The rebuild of the device tree, beside the trees of [`RepairKind::Rebuild`].
     RebuildDevices,
+    /// The rebuild of the checksum tree, beside the trees of [`RepairKind::Rebuild`].
+    RebuildChecksums,
     /// No repair in this version. The text names the command that helps today, or the reason.
     NotYet(&'static str),
     /// No repair can exist. The text gives the reason.
@@ -48,14 +50,21 @@ impl RepairKind {
     /// Returns whether the repair writes whole trees again.
     #[must_use]
     pub const fn is_rebuild(self) -> bool {
-        matches!(self, Self::Rebuild | Self::RebuildDevices)
+        matches!(
+            self,
+            Self::Rebuild | Self::RebuildDevices | Self::RebuildChecksums
+        )
     }
 
     /// Returns the sentence why this version repairs nothing; `None` if it does.
     #[must_use]
     pub const fn reason(self) -> Option<&'static str> {
         match self {
-            Self::Edit | Self::Superblocks | Self::Rebuild | Self::RebuildDevices => None,
+            Self::Edit
+            | Self::Superblocks
+            | Self::Rebuild
+            | Self::RebuildDevices
+            | Self::RebuildChecksums => None,
             Self::NotYet(reason) | Self::Never(reason) => Some(reason),
         }
     }
@@ -109,7 +118,8 @@ const LOG: &str =
     "`buttress rescue zero-log` deletes the log, with the changes that were synced since the last commit";
 const SCRUB: &str = "`buttress scrub start -B` repairs a copy from another copy";
 const CONTENT: &str = "this version does not repair the extents of files";
-const SUMS: &str = "this version does not repair the checksum tree";
+const SUMS: &str = "this version does not compare the checksums with all users of the data";
+const OVERLAP: &str = "this version does not choose between two checksums of the same data";
 
 use Part::{Blocks, Checksums, Files, Geometry, Places, Quotas, Space, Superblocks};
 
@@ -204,9 +214,13 @@ pub const TABLE: &[Row] = &[
         "files-unexplained",
         "no single item explains the difference, so no edit would be an inference",
     ),
-    later(Checksums, "checksum-surplus", SUMS),
-    later(Checksums, "checksum-missing", SUMS),
-    later(Checksums, "checksums-overlap", SUMS),
+    Row {
+        code: "checksum-surplus",
+        part: Checksums,
+        kind: RepairKind::RebuildChecksums,
+    },
+    edit(Checksums, "checksum-missing"),
+    later(Checksums, "checksums-overlap", OVERLAP),
     later(Checksums, "checksum-unexpected", SUMS),
     later(Checksums, "compressed-without-checksums", SUMS),
     never(
@@ -246,6 +260,7 @@ pub fn of(finding: &Finding) -> RepairKind {
     match *tree {
         TreeId::EXTENT | TreeId::FREE_SPACE | TreeId::BLOCK_GROUP => RepairKind::Rebuild,
         TreeId::DEVICE => RepairKind::RebuildDevices,
+        TreeId::CHECKSUM => RepairKind::RebuildChecksums,
         // The rebuild needs the items of all other trees.
         _ => of_code(finding),
     }

@@ -27,7 +27,7 @@
 //! # Left out
 //!
 //! This version edits inodes, names, places of subvolumes, uuids, quota groups and superblocks, and
-//! rebuilds the extent tree, the block groups and the free-space tree.
+//! rebuilds the trees of extents, block groups, free space, devices and checksums.
 //! [`kinds::TABLE`] lists the codes without a repair, each with the reason.
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -17,6 +17,7 @@
 //! | `places` | block groups, and the addresses of new blocks |
 //! | `free_space` | the free-space items of a block group |
 //! | `devices` | the items of the device tree and the chunk tree |
+//! | `checksums` | the checksum tree without surplus, from the readable items of the old one |
 //! | `description` | the items of all rebuilt trees |
 //! | `blocks` | counting and packing |
 //! | `publish` | the superblocks |
@@ -26,6 +27,7 @@
 //! - No block of the first state is overwritten: neither a block that stays nor a block of a
 //!   replaced tree. The superblocks are the exception.
 //! - The rebuild changes no tree of files and no data, and it moves no extent.
+//! - The checksum tree loses only checksums of unused space, and those of unreadable leaves.
 //! - The rebuild refuses if a block of another tree is unreadable. An extent without a known user
 //!   might then be in use.
 //!
@@ -39,6 +41,7 @@
 //! New chunks: the rebuilt trees must fit the free space of the existing metadata chunks.
 
 mod blocks;
+mod checksums;
 mod description;
 mod devices;
 mod errors;
@@ -64,6 +67,8 @@ use places::{FreePlaces, Group};
 pub(crate) struct Scope {
     /// The device tree, and the counts and types in the chunk tree.
     pub(crate) devices: bool,
+    /// The checksum tree.
+    pub(crate) checksums: bool,
 }
 
 /// Rebuilds the extent tree, the block groups, the free-space tree and the trees of `scope`. The
@@ -103,7 +108,10 @@ pub(crate) fn run(
         progress,
     };
     if description.measure()? && !scope.devices {
-        let scope = Scope { devices: true };
+        let scope = Scope {
+            devices: true,
+            ..scope
+        };
         return run(filesystem, scope, resources, progress);
     }
     let chunk_tree_uuid = chunk_tree_uuid(filesystem)?;
@@ -164,6 +172,7 @@ fn replaced(filesystem: &Filesystem, scope: Scope) -> Vec<TreeId> {
             compat_ro.contains(CompatRo::BLOCK_GROUP_TREE),
         ),
         (TreeId::DEVICE, scope.devices),
+        (TreeId::CHECKSUM, scope.checksums),
         (TreeId::ROOT, true),
         (TreeId::CHUNK, scope.devices),
     ];

@@ -31,6 +31,7 @@ use buttress_engine::engine::CommitStages;
 use buttress_engine::{Engine, WriteOptions};
 use buttress_fs::error::WritingRefusal;
 use buttress_fs::{OpenOptions, Progress, Result};
+use buttress_volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -87,9 +88,12 @@ pub fn run(
         lost: Vec::new(),
         kept: Kept::Unchanged,
     };
-    let rebuilds = plan.steps.extract_if(.., |step| step.edit.is_rebuild());
-    let rebuilds: Vec<Step> = rebuilds.collect();
-    if !rebuilds.is_empty() {
+    loop {
+        let rebuilds = plan.steps.extract_if(.., |step| step.edit.is_rebuild());
+        let rebuilds: Vec<Step> = rebuilds.collect();
+        if rebuilds.is_empty() {
+            break;
+        }
         plan = space::rebuild(devices, rebuilds, options, progress, &mut outcome)?;
     }
     if !plan.steps.is_empty() {
@@ -243,12 +247,18 @@ impl Rounds<'_> {
         edit: impl FnOnce(&mut Items<'_>) -> Result<T>,
     ) -> Result<T> {
         let now = self.engine.now();
+        let view = self.engine.committed_view();
+        let volume: &Volume = view.volume();
+        let accepts = |code: &str| self.options.yes_to.contains(code);
+        let accepts_data = accepts("checksum-missing") || accepts("all");
         ItemEdits::of(&self.engine).edit(edits::PLACES, |running| {
             edit(&mut Items {
                 running,
                 now,
                 touched,
                 named: &self.named,
+                volume,
+                accepts_data,
                 undo: Vec::new(),
             })
         })

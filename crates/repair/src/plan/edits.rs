@@ -33,6 +33,11 @@ pub(super) fn of(finding: &Finding) -> Planned {
             "write the device tree again, and the counts and types of the chunk tree",
             "the stripes of all chunks, and the extents in use",
         ),
+        RepairKind::RebuildChecksums => planned(
+            Edit::RebuildChecksums,
+            "write the checksum tree again from its readable blocks, without checksums of unused space",
+            "the extents in use",
+        ),
         _ => edit_of(finding),
     }
 }
@@ -95,6 +100,11 @@ fn of_inode(finding: &Finding) -> Option<Planned> {
             Edit::Hole(subvolume.tree(), *inode, offset.get(), end.get()),
             "insert the item of the hole",
             "the size of the file and its other extents",
+        ),
+        Finding::ChecksumMissing { logical, length, .. } => planned(
+            Edit::Checksums(logical.get(), logical.saturating_add(*length).get()),
+            "compute the checksums of the data if an equal copy on another device confirms it, or if `--yes-to checksum-missing` is given",
+            "the copies of the data",
         ),
         Finding::OrphanItemMissing { subvolume, inode } => planned(
             Edit::LostAndFound(subvolume.tree(), *inode),

@@ -5,6 +5,7 @@
 //! items for a guess, in the order of keys for each tree. Counting the blocks of these items gives
 //! the next guess, until both are equal.
 
+use super::checksums::OldSums;
 use super::devices::Items;
 use super::errors::refused;
 use super::extents::{Content, Coverage, Extent, Extents, Form};
@@ -146,8 +147,14 @@ impl Description<'_> {
         let has_free_space = self.replaced.contains(&TreeId::FREE_SPACE);
         let inside = if has_group_tree { &[][..] } else { &group_items };
         let mut inside = inside.iter().peekable();
+        let has_sums = self.replaced.contains(&TreeId::CHECKSUM);
+        let mut sums = has_sums.then(|| OldSums::new(self.filesystem)).transpose()?;
         self.walk(guess, places, &mut |event| match event {
             Event::Extent(_, extent) => {
+                if let Some(sums) = sums.as_mut().filter(|_| extent.is_data()) {
+                    let (start, end) = (extent.start.get(), extent.end()?);
+                    sums.keep(start, end, &mut |key, data| sink.put(TreeId::CHECKSUM, key, data))?;
+                }
                 for (key, data) in extent.items(&self.form)? {
                     while let Some((group, item)) = inside.next_if(|(group, _)| *group < key) {
                         sink.put(TreeId::EXTENT, group, item)?;
@@ -165,6 +172,9 @@ impl Description<'_> {
             }
             Event::Free(..) => Ok(()),
         })?;
+        if let Some(sums) = sums {
+            sums.finish(&mut |key, data| sink.put(TreeId::CHECKSUM, key, data))?;
+        }
         for (group, item) in inside {
             sink.put(TreeId::EXTENT, group, item)?;
         }

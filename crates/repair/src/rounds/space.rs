@@ -2,7 +2,7 @@
 
 use crate::guard;
 use crate::outcome::{Done, Options, Outcome};
-use crate::plan::plan_after_rebuild;
+use crate::plan::{plan, plan_after_rebuild};
 use crate::rebuild::{self, Resources, Scope};
 use crate::steps::{Applied, Edit, Plan, Step};
 use buttress_check::Report;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub(super) const ONCE: &str = "the rebuild of the trees that account for space did not repair this";
 
 /// Rebuilds the trees that account for space, and checks the result. Returns the plan for the
-/// findings that are left.
+/// findings that are left. The plan rebuilds again only if the check found damage in another tree.
 ///
 /// # Errors
 /// Fails with an error of a device, or if the volume refuses writing. A volume whose other trees do
@@ -36,6 +36,7 @@ pub(super) fn rebuild(
     };
     let scope = Scope {
         devices: steps.iter().any(|step| step.edit == Edit::RebuildDevices),
+        checksums: steps.iter().any(|step| step.edit == Edit::RebuildChecksums),
     };
     let reason = match rebuild::run(&first_state, scope, &resources, progress) {
         Ok(()) => None,
@@ -59,7 +60,14 @@ pub(super) fn rebuild(
         &BTreeSet::new(),
         progress,
     )?);
-    Ok(plan_after_rebuild(&outcome.after, ONCE))
+    // Without an extent tree, the first check could not compare the checksums.
+    let next = plan(&outcome.after);
+    let is_done = |step: &Step| outcome.done.iter().any(|done| done.step.edit == step.edit);
+    let mut rebuilds = next.steps.iter().filter(|step| step.edit.is_rebuild());
+    match rebuilds.all(is_done) {
+        true => Ok(plan_after_rebuild(&outcome.after, ONCE)),
+        false => Ok(next),
+    }
 }
 
 /// Checks the state on the devices, through caches that no commit has filled.

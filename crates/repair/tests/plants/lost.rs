@@ -3,6 +3,7 @@
 //! Zeros replace the root or a leaf of a tree, in all copies. The rebuilt volume must be clean, and
 //! Linux must write to it. If the old records are readable, the new records must equal them.
 
+use super::consent::repair_without_consent;
 use super::{check, devices, is_repairable, judge, repair, text};
 use buttress_device::Device;
 use buttress_format::{
@@ -26,11 +27,12 @@ const VOLUMES: [&str; 9] = [
 ];
 
 /// The trees that a rebuild replaces, except the root tree.
-const TREES: [TreeId; 4] = [
+const TREES: [TreeId; 5] = [
     TreeId::EXTENT,
     TreeId::FREE_SPACE,
     TreeId::BLOCK_GROUP,
     TreeId::DEVICE,
+    TreeId::CHECKSUM,
 ];
 
 /// Replaces a block by zeros.
@@ -128,6 +130,29 @@ fn each_plant_is_repaired_beside_a_lost_extent_tree() {
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// Lost checksums come back only for data that another device confirms, or with consent.
+#[test]
+fn lost_checksums_need_a_second_device_or_consent() {
+    for (volume, is_confirmed) in [("raid1", true), ("kinds", false)] {
+        let mut editor = plants::seed(volume);
+        let root = blocks(&editor, TreeId::CHECKSUM)[0];
+        zero(&mut editor, root);
+        let devices = devices(&editor);
+        let outcome = repair_without_consent(&devices, &check(&devices, false));
+        assert_eq!(
+            outcome.after.is_clean(),
+            is_confirmed,
+            "{volume}: {}",
+            text(&outcome.after)
+        );
+        assert!(outcome.lost.is_empty(), "{volume}");
+        if !is_confirmed {
+            let codes: BTreeSet<_> = outcome.left.iter().map(|left| left.code).collect();
+            assert_eq!(codes, BTreeSet::from(["checksum-missing"]), "{volume}");
+        }
+    }
 }
 
 /// Everything that the extent tree records about one extent, without the order of references.
