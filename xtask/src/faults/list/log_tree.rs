@@ -1,6 +1,6 @@
 //! Faults of the log tree, which break the durability of a sync.
 
-use super::{Fault, fsync_crash, harms, loses, writer};
+use super::{Fault, fsync_crash, harms, loses, volume, writer};
 
 pub(super) const FAULTS: &[Fault] = &[
     loses(
@@ -86,7 +86,10 @@ pub(super) const FAULTS: &[Fault] = &[
         "volume-primaries-over-log",
         "A commit that is cut off while it writes superblocks takes what was synced before it.",
         &[
-            volume("failing::copies_are_written_before_a_primary_that_names_a_log"),
+            volume(
+                "volume",
+                "failing::copies_are_written_before_a_primary_that_names_a_log",
+            ),
             writer("log_tree::tests::lasting::commit_that_is_cut_off_in_a_torn_write_keeps_what_was_synced"),
         ],
     ),
