@@ -265,8 +265,8 @@ impl DirectorySource {
 
     fn xattrs(&mut self, node: &Node<'_>) -> Result<Vec<Xattr>, SourceError> {
         let failed = |error: Errno| Self::failed("reading attributes of", node.host, error.into());
-        // The system reads attributes of an open file only if it is open for reading, but this path
-        // leads to the open file itself, also if the file is a link.
+        // The system reads attributes through a descriptor only if the file is open for reading.
+        // This path leads to the open file itself, even if the file is a link.
         let path = PathBuf::from(format!("/proc/self/fd/{}", node.opened.as_raw_fd()));
         let length = match rustix::fs::listxattr(&path, &mut self.buffer) {
             Ok(0) | Err(Errno::NOTSUP) => return Ok(Vec::new()),

@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use buttress::{
     ByteCount, Device, DeviceEngine, DeviceOffset, DeviceOptions, Follow, Generation, Location, Notice,
-    Rescue, Subvolume, SubvolumeId, Volume, VolumeOptions,
+    Subvolume, SubvolumeId, Volume, VolumeOptions,
 };
 
 use crate::context::Context;
 use crate::exit::Advice;
-use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset, Rescue as RescueOption};
+use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset};
 use crate::identity::Identity;
 use crate::mounted::places::{self, Mounted};
 use crate::sources::Role;
@@ -280,24 +280,13 @@ impl Context {
         }
     }
 
-    /// Returns the rescue options of the global flags.
-    pub(crate) fn rescue(&self) -> Rescue {
-        let globals = self.globals();
-        Rescue {
-            use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
-            ignore_bad_roots: globals.rescues(RescueOption::IgnoreBadRoots),
-            ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
-            no_log_replay: globals.rescues(RescueOption::NoLogReplay),
-        }
-    }
-
     /// Returns the options of the global flags for opening volumes.
     pub fn volume_options(&self) -> VolumeOptions {
         let globals = self.globals();
         let options = Volume::options()
             .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
             .degraded(globals.degraded)
-            .rescue(self.rescue());
+            .rescue(globals.rescue());
         match globals.generation {
             Some(generation) => options.generation(Generation::new(generation)),
             None => options,

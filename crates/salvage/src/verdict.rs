@@ -2,7 +2,7 @@
 //!
 //! | verdict | when |
 //! |---|---|
-//! | verified | the inode and all its extents are in sound tree blocks of the state, and all content matches checksums of the state |
+//! | verified | inode and extents are in sound blocks of the state; content matches its checksums |
 //! | unverified | all content was read, and a part of it has no checksum that can be read |
 //! | partial | a part of the content is lost |
 //! | lost | nothing of the file could be read |

@@ -80,7 +80,7 @@ fn content_below_a_link_is_not_read() {
     let mut reader = contents.open(&entry.path, content).unwrap();
     reader.read_exact_at(FileOffset::MIN, &mut bytes).unwrap();
     assert_eq!(&bytes, b"content");
-    // The same file is in both directories.
+    // Both directories have the file.
     fs::rename(path("root/d"), path("moved")).unwrap();
     symlink(path("outside"), path("root/d")).unwrap();
     assert!(matches!(

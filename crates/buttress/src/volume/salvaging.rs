@@ -43,12 +43,6 @@ impl Volume {
         Ok(found.map(|inode| Location::new(id, inode)))
     }
 
-    /// Returns a state that was opened as a volume.
-    #[must_use]
-    pub fn of_state(view: View) -> Self {
-        Self::over(view.filesystem)
-    }
-
     /// Returns the states whose roots are known, the newest first: those that superblocks name, and
     /// with an index of a scan those that the scan found. Blocks of an older state may be overwritten
     /// already. [`VolumeOptions::generation`](crate::VolumeOptions::generation) opens a state.
@@ -70,4 +64,10 @@ impl Volume {
         let devices: Vec<Device> = slots.iter().filter_map(|slot| slot.device().cloned()).collect();
         Ok(states(&devices, view.superblock().fsid, index)?)
     }
+}
+
+/// Returns an opened state as a volume.
+#[must_use]
+pub fn volume_of(view: View) -> Volume {
+    Volume::over(view.filesystem)
 }

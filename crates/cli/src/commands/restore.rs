@@ -39,8 +39,8 @@ use roots::{Chosen as ChosenState, Wanted};
 
 /// Copy files out of a volume that may be damaged, and tell which of them are whole
 ///
-/// The command reads the newest state whose root tree and subvolumes can be read: the last commit,
-/// else one that a superblock names, else one that a scan of all blocks finds. It writes nothing to
+/// The command reads the newest state whose root tree and subvolumes can be read. Superblocks name
+/// the last commits; a scan of all blocks finds older ones. It writes nothing to
 /// the image. Every file gets a verdict. `verified`: all content matches its checksums. `unverified`:
 /// the content is complete, but checksums are missing. `partial`: lost ranges are zeros. `lost`:
 /// nothing could be read.

@@ -227,7 +227,9 @@ fn damage(folder: &Path, how: Damage) {
     match how {
         Damage::Superblocks => {
             let file = File::options().write(true).open(&image).unwrap();
-            SUPERBLOCKS.map(|at| file.write_all_at(&[0; 4096], at).unwrap());
+            for at in SUPERBLOCKS {
+                file.write_all_at(&[0; 4096], at).unwrap();
+            }
         }
         Damage::Root(tree) => {
             let first = addresses(tree, "node ")

@@ -102,6 +102,7 @@ fn of_inode(finding: &Finding) -> Option<Planned> {
             "the size of the file and its other extents",
         ),
         Finding::ChecksumMissing { logical, length, .. } => planned(
+            // Clamp: a check finds only ranges that end below 2^64.
             Edit::Checksums(logical.get(), logical.saturating_add(*length).get()),
             "compute the checksums of the data if an equal copy on another device confirms it, or if `--yes-to checksum-missing` is given",
             "the copies of the data",

@@ -107,7 +107,7 @@ mod tests {
             let read = || Ok(Some(revisited(0, 16 << 20)));
             revisits.member((0, place), archive_bytes, read)
         };
-        // The same target and alternating targets repeat equally much.
+        // Repeated and alternating targets repeat equally much.
         let links = (0..1_000_u64).take_while(|number| link(*number / 2).is_ok());
         assert_eq!(links.count(), 64 + 17 * 8);
         assert!(matches!(link(0), Err(Problem::RepeatedHeaders { .. })));

@@ -6,8 +6,11 @@
 //! | key | value |
 //! |---|---|
 //! | `state` | the generation that was restored, its source, and the newest known generation |
-//! | `files` | an object for each file: `path`, `verdict`, `size`, `generations`; if not verified, `reason`, `lost-bytes`, `lost-ranges`, `unverified-bytes` |
+//! | `files` | an object for each file: `path`, `verdict`, `size`, `generations` |
 //! | `totals` | files and bytes by verdict |
+//!
+//! A file that is not verified also has `reason`, `lost-bytes`, `lost-ranges` and
+//! `unverified-bytes`.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

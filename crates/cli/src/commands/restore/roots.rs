@@ -16,7 +16,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use buttress::salvage::{
     BlockIndex, Identity, Origin, SUPERBLOCK_OFFSETS, State, Surveyor, ViewOptions, identify,
-    identify_by_blocks, open_state, states,
+    identify_by_blocks, open_state, states, volume_of,
 };
 use buttress::{ByteCount, Device, Progress, Volume};
 
@@ -182,7 +182,7 @@ impl Choice<'_> {
         let cache = self.context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
         ViewOptions {
             cache: ByteCount::new(cache),
-            rescue: self.context.rescue(),
+            rescue: self.context.globals().rescue(),
             degraded: true,
             index: index.cloned(),
         }
@@ -217,7 +217,7 @@ impl Choice<'_> {
         for state in candidates {
             match open_state(self.devices, identity, &state, &options) {
                 Ok(view) => {
-                    let volume = Volume::of_state(view);
+                    let volume = volume_of(view);
                     let is_usable = volume.has_all_subvolumes(self.progress)?;
                     if is_usable || self.wanted.is_named() {
                         return Ok(Some(Chosen {
@@ -256,7 +256,7 @@ impl Choice<'_> {
         };
         let view = open_state(self.devices, identity, &state, &options)?;
         Ok(Some(Chosen {
-            volume: Volume::of_state(view),
+            volume: volume_of(view),
             state: Some(state),
             newest,
             is_damaged: true,
