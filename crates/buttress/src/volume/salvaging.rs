@@ -48,7 +48,8 @@ impl Volume {
     /// already. [`VolumeOptions::generation`](crate::VolumeOptions::generation) opens a state.
     ///
     /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let device = buttress::Device::memory(vec![0; 256 << 20]);
+    /// # let volume = buttress::Volume::create().on_devices(vec![device])?;
     /// volume.root().write("file", "content")?;
     /// volume.sync()?;
     /// let states = volume.states(None)?;

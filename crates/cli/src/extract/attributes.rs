@@ -6,8 +6,8 @@
 //!
 //! An ordinary user cannot set some attributes (owners, `trusted.` and `security.` attributes), and
 //! the destination's file system may lack others, or space for them beside the inode. Failures to set
-//! such attributes are counted and reported once at the end, similar to `cp -a`. Device nodes that were not created are missing
-//! from the copy, which is a loss. Every other failure is an error.
+//! such attributes are counted and reported once at the end, similar to `cp -a`. Device nodes that
+//! were not created are missing from the copy, which is a loss. Every other failure is an error.
 //!
 //! **A file without its original owner gets none of the owner's special rights.** As in GNU cp and
 //! tar, set-user-id and set-group-id are cleared, and `security.capability` is omitted. The sticky

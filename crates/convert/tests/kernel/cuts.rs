@@ -1,4 +1,4 @@
-//! Power cuts at every write of a conversion and of a roll back. One of the file systems survives,
+//! Power cuts at every write of a conversion and of a roll back. A file system survives,
 //! also if it was in use before the call that resumes.
 
 use crate::mount::Image;
