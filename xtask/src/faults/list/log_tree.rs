@@ -85,7 +85,10 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "volume-primaries-over-log",
         "A commit that is cut off while it writes superblocks takes what was synced before it.",
-        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+        &[
+            volume("failing::copies_are_written_before_a_primary_that_names_a_log"),
+            writer("log_tree::tests::lasting::commit_that_is_cut_off_in_a_torn_write_keeps_what_was_synced"),
+        ],
     ),
     harms(
         "replay-keeps-xattrs",
