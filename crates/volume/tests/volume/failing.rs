@@ -382,8 +382,8 @@ fn a_volume_that_is_being_made_tolerates_nothing() {
     assert!(volume.stopped().is_some());
 }
 
-/// Only a primary superblock names a log. A torn write of the primary must leave copies of the new
-/// state: otherwise they lead back to the state before the log.
+/// Only a primary superblock names a log. When the primary is overwritten, its copies must have the
+/// new state: older copies lead back to the state before the log.
 #[test]
 fn copies_are_written_before_a_primary_that_names_a_log() {
     for writes in 0.. {

@@ -133,6 +133,37 @@ fn reader_waits_for_an_operation_in_progress() {
     filesystem.close().unwrap();
 }
 
+/// The inode item changes, and then the content, while the reader has the old item and waits for the
+/// content.
+#[test]
+fn stat_begins_again_if_item_and_content_changed() {
+    let filesystem = new_volume();
+    let file = filesystem
+        .create(ROOT, b"file", &NewInode::of_root(0o644))
+        .unwrap();
+    filesystem.write_at(file, FileOffset::MIN, &[b'a'; 4096]).unwrap();
+    let content = filesystem.live().inode(file).unwrap().1.unwrap();
+    let mut waiting = content.waiting.write();
+    let of = filesystem.clone();
+    let read = WatchedThread::start(move || of.live().metadata(file).unwrap()).unwrap();
+    let waits = read.comes_to_wait();
+    let of = filesystem.clone();
+    let change = std::thread::spawn(move || {
+        of.operate(Need::places(4), |operation| {
+            operation.change_inode(file, |item| item.mode ^= 0o777)
+        })
+    });
+    change.join().unwrap().unwrap();
+    let written = waiting.size.replace(8192);
+    drop(waiting);
+    let found = read.join().unwrap();
+    // The content has its size back for the write-back.
+    content.waiting.write().size = written;
+    assert!(waits, "the reader did not wait for the content");
+    assert_eq!((found.mode & 0o777, found.size.get()), (0o133, 8192));
+    filesystem.close().unwrap();
+}
+
 /// Live size and content equal those of a view after the content was written back.
 #[test]
 fn live_reads_equal_reads_of_view() {

@@ -119,8 +119,8 @@ fn punch(filesystem: &WritableFilesystem, file: Location, sector: u64) {
     filesystem.allocate(file, hole, AllocateMode::PunchHole).unwrap();
 }
 
-/// Fills a file of 1 MiB with one extent, and makes every second sector a hole. The extent's items
-/// fill several leaves, which refer to no other extent.
+/// Fills a file of 1 MiB with one extent, and makes every second sector a hole. The items of the
+/// extent are then in several leaves, which refer to no other extent.
 fn extent_in_many_leaves(filesystem: &WritableFilesystem) -> Location {
     let file = filesystem.create(ROOT, b"many leaves", &NEW).unwrap();
     filesystem.write_at(file, offset(0), &vec![1; 1 << 20]).unwrap();

@@ -98,7 +98,9 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "live-stat-of-two-moments",
         "stat shows a size together with a mode or a count of names that was never there with it.",
-        &[schedules("a_stat_is_of_one_moment")],
+        &[writer(
+            "live::tests::stat_begins_again_if_item_and_content_changed",
+        )],
     ),
     harms(
         "live-write-half-seen",
