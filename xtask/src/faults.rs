@@ -321,25 +321,55 @@ pub(crate) mod tests {
         }
     }
 
-    /// Only a run shows that the names are those of tests. This test requires that the sources of
-    /// the package contain each name's last part.
+    /// Returns the sources of a test target, the file of the target's root first.
+    fn sources_of(test: &Test) -> Vec<PathBuf> {
+        let package = crates().join(test.package.trim_start_matches("buttress-"));
+        if test.target == "lib" {
+            return sources(&package.join("src"));
+        }
+        let tests = package.join("tests");
+        let file = tests.join(test.target).with_extension("rs");
+        if file.exists() {
+            return vec![file];
+        }
+        let folder = tests.join(test.target);
+        assert!(folder.join("main.rs").exists(), "{test}: no such target");
+        let mut all = sources(&folder);
+        all.sort_by_key(|path| *path != folder.join("main.rs"));
+        all
+    }
+
+    /// Only a run shows that the names are those of tests. This test requires that the target's
+    /// sources contain the parts of each name.
     #[test]
     fn every_test_that_is_named_is_there() {
-        let mut of_package: BTreeMap<&str, String> = BTreeMap::new();
+        let mut of_target: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
         for test in FAULTS.iter().flat_map(|fault| fault.tests) {
-            let text = of_package.entry(test.package).or_insert_with(|| {
-                let folder = crates().join(test.package.trim_start_matches("buttress-"));
-                let texts = sources(&folder)
-                    .into_iter()
-                    .map(|path| std::fs::read_to_string(path).unwrap());
-                texts.collect()
+            let texts = of_target.entry((test.package, test.target)).or_insert_with(|| {
+                let paths = sources_of(test).into_iter();
+                paths.map(|path| std::fs::read_to_string(path).unwrap()).collect()
             });
-            let last = test.name.rsplit("::").next().unwrap();
+            let (modules, last) = match test.name.rsplit_once("::") {
+                Some((modules, last)) => (modules.split("::").collect(), last),
+                None => (Vec::new(), test.name),
+            };
+            // The root of a test target has the tests whose names have no module.
+            let is_in_root = modules.is_empty() && test.target != "lib";
+            let searched = if is_in_root { &texts[..1] } else { &texts[..] };
+            for module in modules {
+                let sentence = module.replace('_', " ");
+                let mut texts = texts.iter();
+                let is_there = texts.any(|text| text.contains(module) || text.contains(&sentence));
+                assert!(is_there, "{test}: the target has no module {module}");
+            }
             // Generated cases of a row end with a number.
             let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
             let stem = stem.trim_end_matches('_');
             // Cases of tables get their names from sentences.
-            let is_there = text.contains(stem) || text.contains(&stem.replace('_', " "));
+            let sentence = stem.replace('_', " ");
+            let is_there = searched
+                .iter()
+                .any(|text| text.contains(stem) || text.contains(&sentence));
             assert!(is_there, "{test} is not there");
         }
     }

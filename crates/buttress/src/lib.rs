@@ -310,12 +310,16 @@ pub mod repair {
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.
 #[cfg(feature = "salvage")]
 pub mod salvage {
+    pub use buttress_format::SUPERBLOCK_OFFSETS;
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{
-        BlockIndex, Error, FoundDevice, FoundRoots, Identity, IndexProblem, IndexReader, IndexWriter,
-        OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery, Scanned, State, find_roots, identify,
-        identify_by_blocks, scan::ScanSink, scan::scan, states,
+        BlockCounts, BlockIndex, Error, FileFindings, FoundDevice, FoundRoots, Identity, IndexProblem,
+        IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery,
+        Scanned, State, Survey, Surveyor, Verdict, View, ViewOptions, find_roots, identify,
+        identify_by_blocks, scan::ScanSink, scan::scan, states, view::open as open_state,
     };
+
+    pub use crate::volume::salvaging::volume_of;
 }
 
 /// Jobs over every copy of a volume: scrubs, resynchronisation of devices that missed commits,

@@ -185,6 +185,8 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::diff::Diff>(),
     leaf::<commands::mkfs::Mkfs>(),
     leaf::<commands::check::Check>(),
+    leaf::<commands::generations::Generations>(),
+    leaf::<commands::restore::Restore>(),
     leaf::<commands::space::Space>(),
     leaf::<commands::compression::Compression>(),
     leaf::<commands::send::Send>(),

@@ -47,7 +47,7 @@ pub enum Error {
     #[error("a conversion of this device was interrupted. Resume it first")]
     Unfinished,
     /// A converted volume cannot have a setting.
-    #[error("{what} is not possible for a conversion: {reason}")]
+    #[error("a conversion cannot have {what}: {reason}")]
     Setting {
         /// The setting.
         what: String,

@@ -12,9 +12,9 @@
 //! content back, the old superblock last.
 //!
 //! Invariant: while a record is on the device, the file system with a superblock can have been used
-//! since the record was written. So [`resume`] writes old content only if the device has neither an
-//! old superblock nor a primary superblock: then no file system was in use, and the copies are
-//! whole. Otherwise `resume` erases the record. Power cuts at every write, and changes after them,
+//! since the record was written.  [`resume`] therefore writes old content only if the device has
+//! neither superblock. No file system was then in use, and the copies are whole. Otherwise `resume`
+//! erases the record. Power cuts at every write, and changes after them,
 //! are the test.
 
 use crate::error::Result;

@@ -22,21 +22,13 @@ use buttress_extfs::Ext;
 use buttress_format::{Compression, FileOffset, Logical, Physical, RootFlags};
 use buttress_fs::{File, Filesystem, Location, RangeKind};
 use core::ops::Range;
-use view::ImageView;
+use view::{ImageView, Mapped};
 
 /// The mode of the image's file.
 pub(crate) const IMAGE_MODE: u32 = 0o100_400;
 
 /// The largest list of zeros that is read, in bytes.
 const LIST_BYTES_MAX: usize = 4096;
-
-/// A range of the image, and its place on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mapped {
-    offset: u64,
-    length: u64,
-    physical: u64,
-}
 
 /// The saved image of a converted volume.
 pub(crate) struct SavedImage {

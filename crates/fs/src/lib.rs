@@ -71,7 +71,8 @@ pub use inode::{DeviceNumber, FileAttributes, InodeLink, InodeRecord, Metadata, 
 pub use location::Location;
 pub use lookup::Follow;
 pub use notice::Notice;
-pub use open::OpenOptions;
+pub use open::view::StateRoots;
+pub use open::{OpenOptions, load_chunks};
 pub use progress::Progress;
 pub use reader::FileReader;
 pub use stored::{PendingStored, StoredReader};

@@ -28,6 +28,7 @@ use buttress_volume::{Rescue, Volume, WholeChange};
 use std::sync::Arc;
 
 mod stripe_tree;
+pub(crate) mod view;
 
 /// The default budget of the node cache.
 pub const DEFAULT_CACHE: ByteCount = ByteCount::new(256 << 20);
@@ -124,13 +125,6 @@ impl Filesystem {
             for_inspection,
             change,
         } = options;
-        // On a simulated device, all work runs on the caller's thread, so that runs are
-        // deterministic.
-        let executor = if devices.iter().any(|device| device.virtual_clock().is_some()) {
-            Executor::inline()
-        } else {
-            Executor::of_all_cores()
-        };
         let volume = Arc::new(Volume::open(
             devices,
             buttress_volume::OpenOptions {
@@ -139,6 +133,7 @@ impl Filesystem {
                 change,
             },
         )?);
+        let executor = executor_for(&volume);
         let forest = Forest::new(Arc::clone(&volume), cache);
         let mut notices = Vec::new();
         let Roots {
@@ -176,6 +171,15 @@ impl Filesystem {
             notices,
             executor,
         }))
+    }
+}
+
+/// Returns the threads for a volume. On a simulated device, all work runs on the caller's thread, so
+/// that runs are deterministic.
+fn executor_for(volume: &Volume) -> Executor {
+    match volume.virtual_clock() {
+        Some(_) => Executor::inline(),
+        None => Executor::of_all_cores(),
     }
 }
 
@@ -239,7 +243,10 @@ fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) 
 }
 
 /// Passes every chunk and device of the chunk tree to the volume.
-fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
+///
+/// # Errors
+/// Fails if a block of the tree cannot be read, or if the volume refuses an item.
+pub fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
     let sector_bytes = volume.superblock().sector_bytes;
     let broken = |error| {
         Error::from(Corruption::Item {

@@ -118,7 +118,7 @@ impl Session {
     /// # Errors
     /// The connection to the kernel broke.
     pub fn serve(mut self) -> io::Result<()> {
-        let notifier = self.notifier()?;
+        let notifier = Arc::new(self.notifier()?);
         let (later, waiting) = crossbeam_channel::unbounded();
         self.server.answers_later_by(later);
         let rings = core::mem::take(&mut self.rings);
@@ -127,7 +127,9 @@ impl Session {
         let ended: io::Result<()> = thread::scope(|scope| {
             thread::Builder::new()
                 .name("buttress-fuse-notify".to_owned())
-                .spawn_scoped(scope, move || notify::forget_first(server, &notifier, &waiting))?;
+                .spawn_scoped(scope, move || {
+                    notify::forget_first(scope, server, &notifier, &waiting)
+                })?;
             let ended = serve_by_all(scope, server, device, rings, writeback_cache);
             server.answers_no_more();
             ended

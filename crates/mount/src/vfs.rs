@@ -188,6 +188,9 @@ pub struct OpenMode {
     /// Opening with `truncate` also clears the set-user-id and set-group-id bits and removes
     /// capabilities.
     pub drop_privileges: bool,
+    /// Writes are durable when they return (`O_DSYNC`, `O_SYNC`). The client syncs after writes; a
+    /// copy into the file is durable by itself.
+    pub durable: bool,
 }
 
 /// Target of a read.
@@ -223,6 +226,8 @@ pub enum RenameHow {
     Exchange,
     /// The rename replaces the existing entry, and a whiteout replaces the old name.
     Whiteout,
+    /// The rename fails if the entry exists; a whiteout replaces the old name.
+    WhiteoutNoReplace,
 }
 
 /// A directory entry in a listing.

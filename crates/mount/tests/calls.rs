@@ -15,7 +15,7 @@ use buttress::unstable::writer_of;
 use buttress::{Device, Location, Volume};
 use buttress_mount::vfs::{
     Caller, Changes, Errno, HandleId, NewKind, NewNode, NewTime, NodeId, OpenMode, Opened, ReadHow,
-    RenameHow, Vfs,
+    RenameHow, SetHow, Vfs,
 };
 use buttress_mount::volume::{Access, MountedVolume, Showing};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ const WRITE: OpenMode = OpenMode {
     append: false,
     truncate: false,
     drop_privileges: false,
+    durable: false,
 };
 
 const READ: OpenMode = OpenMode {
@@ -275,4 +276,31 @@ impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
+}
+
+/// A search that finds no capability while another caller sets one must not hide it afterwards.
+#[test]
+fn getxattr_beside_setcap_does_not_hide_the_capability() {
+    const CAPABILITY: &[u8] = b"security.capability";
+    let mounted = volume();
+    let (entry, handle) = mounted.create(mounted.root(), b"program", &NEW, WRITE).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = SetOnDrop(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let _is_found = mounted.xattr(entry.node, CAPABILITY).is_ok();
+            }
+        });
+        for _ in 0..300 {
+            mounted
+                .set_xattr(entry.node, CAPABILITY, b"value", SetHow::Create, false)
+                .unwrap();
+            assert_eq!(mounted.xattr(entry.node, CAPABILITY).unwrap(), b"value");
+            mounted.write(handle, 0, b"new", false, false).unwrap();
+            let found = mounted.xattr(entry.node, CAPABILITY);
+            assert!(matches!(found, Err(Errno::NODATA)), "{found:?}");
+        }
+    });
+    mounted.leave().unwrap();
 }

@@ -14,6 +14,7 @@ const MODE: OpenMode = OpenMode {
     append: false,
     truncate: false,
     drop_privileges: false,
+    durable: false,
 };
 
 fn opened_for_writing(image: &Path) -> Result<Device, String> {

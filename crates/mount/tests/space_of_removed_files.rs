@@ -26,6 +26,7 @@ const MODE: OpenMode = OpenMode {
     append: false,
     truncate: false,
     drop_privileges: false,
+    durable: false,
 };
 
 fn volume() -> MountedVolume {

@@ -1,6 +1,6 @@
 //! The errors of scans and their indexes.
 
-use buttress_format::ErrorKind;
+use buttress_format::{ErrorKind, Generation};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -67,6 +67,28 @@ pub enum Error {
     /// The records could not be sorted.
     #[error(transparent)]
     Packing(#[from] buttress_packing::Error),
+    /// No chunk tree leads from addresses to places on the devices.
+    #[error("generation {generation}: no chunk tree can be read ({tried} candidates)")]
+    NoChunkTree {
+        /// The generation of the state.
+        generation: Generation,
+        /// The number of chunk roots that were tried.
+        tried: usize,
+    },
+    /// No state has this generation.
+    #[error("no root tree of generation {generation} is known")]
+    NoState {
+        /// The wanted generation.
+        generation: Generation,
+    },
+    /// A state could not be opened.
+    #[error("generation {generation}: {cause}")]
+    State {
+        /// The generation of the state.
+        generation: Generation,
+        /// The reason.
+        cause: Box<buttress_fs::Error>,
+    },
     /// A defect of this program.
     #[error(transparent)]
     Defect(#[from] buttress_exact::Defect),
@@ -148,11 +170,16 @@ pub enum IndexProblem {
 impl Error {
     /// Returns the kind of the error.
     #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Device(_) | Self::IndexFile { .. } => ErrorKind::Io,
             Self::Packing(buttress_packing::Error::Spool { .. }) => ErrorKind::Io,
-            Self::NoBlocks { .. } | Self::NoSuchFileSystem { .. } | Self::Index { .. } => ErrorKind::Corrupt,
+            Self::State { cause, .. } => cause.kind(),
+            Self::NoBlocks { .. }
+            | Self::NoSuchFileSystem { .. }
+            | Self::Index { .. }
+            | Self::NoChunkTree { .. }
+            | Self::NoState { .. } => ErrorKind::Corrupt,
             _ => ErrorKind::Caller,
         }
     }

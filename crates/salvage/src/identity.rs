@@ -179,7 +179,9 @@ pub fn identify_by_blocks(
             node_bytes,
             sector_bytes: 4096,
             checksum_type: ChecksumType::from_raw(checksum_type).unwrap_or(ChecksumType::Crc32c), // Clamp: `sample` stores known types.
+            // The rules of items allow mixed chunks.
             incompat: Incompat::MIXED_BACKREF
+                .union(Incompat::MIXED_GROUPS)
                 .union(Incompat::EXTENDED_IREF)
                 .union(Incompat::SKINNY_METADATA)
                 .union(Incompat::NO_HOLES),

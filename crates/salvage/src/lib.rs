@@ -12,6 +12,10 @@
 //! | [`record`] | a found block |
 //! | [`index`] | the file that keeps all found blocks; an interrupted scan continues from it |
 //! | [`mod@states`] | the roots of earlier commits |
+//! | `geometry` | the chunks of a state: from its chunk tree, else from the nearest one |
+//! | [`view`] | a state as a file system that can be read |
+//! | [`survey`] | how many blocks of a state's trees can be read |
+//! | [`verdict`] | how far the content of a file of a state can be trusted |
 //! | [`mod@find_roots`] | candidates for the root of one tree |
 //!
 //! # Invariants
@@ -37,12 +41,16 @@
 
 mod error;
 pub mod find_roots;
+mod geometry;
 mod header;
 pub mod identity;
 pub mod index;
 pub mod record;
 pub mod scan;
 pub mod states;
+pub mod survey;
+pub mod verdict;
+pub mod view;
 
 pub use error::{Error, IndexProblem, Result};
 pub use find_roots::{FoundRoots, RootQuery, find_roots};
@@ -51,3 +59,6 @@ pub use index::{BlockIndex, IndexReader, IndexWriter, OpenedIndex};
 pub use record::{Record, RecordFlags};
 pub use scan::{Scanned, scan};
 pub use states::{Origin, State, states};
+pub use survey::{BlockCounts, Survey, Surveyor};
+pub use verdict::{FileFindings, Judge, Verdict};
+pub use view::{View, ViewOptions};

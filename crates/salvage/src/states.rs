@@ -94,7 +94,7 @@ pub fn states(devices: &[Device], fsid: Uuid, index: Option<&BlockIndex>) -> Res
 }
 
 /// Returns the valid superblocks of a file system on all devices.
-fn superblocks(devices: &[Device], fsid: Uuid) -> Vec<(Physical, Superblock)> {
+pub(crate) fn superblocks(devices: &[Device], fsid: Uuid) -> Vec<(Physical, Superblock)> {
     let mut found = Vec::new();
     for device in devices {
         for at in SUPERBLOCK_OFFSETS {
@@ -141,7 +141,10 @@ fn of_superblock(at: Physical, superblock: &Superblock) -> impl Iterator<Item = 
 
 /// Returns the blocks of a tree that have the highest level of their generation. Copies of a block
 /// count once.
-fn newest_tops(index: &BlockIndex, owner: TreeId) -> Result<BTreeMap<Generation, Vec<BackupTree>>> {
+pub(crate) fn newest_tops(
+    index: &BlockIndex,
+    owner: TreeId,
+) -> Result<BTreeMap<Generation, Vec<BackupTree>>> {
     let mut reader = index.reader();
     let mut tops: BTreeMap<Generation, Vec<BackupTree>> = BTreeMap::new();
     for position in reader.of_tree(owner, 0..HIGHEST_LEVEL.exact_add(1))? {

@@ -14,10 +14,11 @@
 //! read-ahead.
 
 use crate::error::Result;
-use crate::path::{Path, Step};
+use crate::path::Path;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
 use crate::scope::Scope;
+use crate::step::Step;
 use crate::tree::Tree;
 use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
@@ -52,6 +53,21 @@ pub struct Blocks {
     read_ahead: ReadAhead,
     order: BlockOrder,
     walk: Option<Walk>,
+}
+
+impl Tree {
+    /// Returns every node and leaf, parents before their children. The walk over all blocks
+    /// continues after unreadable blocks.
+    #[must_use]
+    pub fn blocks(&self, read_ahead: ReadAhead) -> Blocks {
+        Blocks::new(self.clone(), BlockOrder::Depth, read_ahead)
+    }
+
+    /// Returns every node and leaf like [`Tree::blocks`], in the given order.
+    #[must_use]
+    pub fn blocks_in(&self, order: BlockOrder, read_ahead: ReadAhead) -> Blocks {
+        Blocks::new(self.clone(), order, read_ahead)
+    }
 }
 
 impl Blocks {

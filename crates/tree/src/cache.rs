@@ -15,9 +15,10 @@
 //! block, one of them reads it for both. Hashes have fixed keys, so a run on a simulated device can
 //! be repeated.
 
+mod pools;
 mod shares;
 
-pub(crate) use shares::{Loan, ReadAheadPool, Reservation};
+pub(crate) use pools::{Loan, ReadAheadPool, Reservation};
 
 use crate::error::Result;
 use crate::pointer::BlockPointer;
@@ -27,24 +28,16 @@ use buttress_format::{ByteCount, Generation, Logical};
 use buttress_locks::{Mutex, Rank, lock_class};
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
-use shares::Shares;
+use shares::{BLOCK_OVERHEAD_BYTES, SHARDS_MAX, Shares};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 lock_class!(SharesLock, "shares", Rank::LEAF);
 
-/// The memory of a cached block beyond the block's bytes: header, reference counts, the cache's own
-/// records.
-const BLOCK_OVERHEAD_BYTES: u64 = 320;
-
 /// The minimum size of a cache shard. The minimum size keeps a small budget from being split into
 /// useless shards.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
-
-/// The maximum number of shards. More shards gain nothing: a cache hit holds its shard's lock for
-/// some tens of nanoseconds.
-const SHARDS_MAX: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct BlockId {

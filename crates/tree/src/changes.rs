@@ -20,15 +20,14 @@
 mod stage;
 
 use crate::error::{Error, Result};
-use crate::forest::Forest;
-use crate::path::Step;
 use crate::read_ahead::ReadAhead;
+use crate::step::Step;
 use crate::tree::Tree;
 use buttress_exact::Exact as _;
 use buttress_format::node::{Item, TreeBlock};
 use buttress_format::{ByteCount, Key};
 use core::cmp::Ordering;
-use stage::Stages;
+use stage::{Stages, smallest};
 use std::sync::Arc;
 
 /// An item that differs between two trees. The bytes are `None` for a tree without an item of this
@@ -221,17 +220,4 @@ fn step(step: &mut Option<Step>) -> Option<usize> {
 
 fn data_of(step: &Option<Step>, slot: Option<usize>) -> Option<&[u8]> {
     Some(step.as_ref()?.block.item(slot?)?.data)
-}
-
-/// Returns the smaller of two optional keys.
-fn smallest(one: Option<Key>, other: Option<Key>) -> Option<Key> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}
-
-/// Returns true if equal addresses and generations in both forests mean equal blocks.
-fn is_one_volume(old: &Forest, new: &Forest) -> bool {
-    Arc::ptr_eq(old.volume(), new.volume())
 }

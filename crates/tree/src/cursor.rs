@@ -13,11 +13,12 @@
 //! after an error, and reaches the end after finitely many errors.
 
 use crate::error::Result;
-use crate::items::OwnedItem;
-use crate::path::{Aim, Path, Step};
+use crate::owned_item::OwnedItem;
+use crate::path::{Aim, Path};
 use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
 use crate::scope::Scope;
+use crate::step::Step;
 use crate::tree::Tree;
 use buttress_format::Key;
 use buttress_format::node::{Header, Item, TreeBlock};
@@ -38,6 +39,23 @@ pub struct Cursor {
     path: Path,
     ahead: Ahead,
     place: Place,
+}
+
+impl Tree {
+    /// Returns a cursor before the first item.
+    #[must_use]
+    pub fn cursor(&self, read_ahead: ReadAhead) -> Cursor {
+        Cursor::new(self.clone(), read_ahead, None)
+    }
+
+    /// Returns the item with exactly this key.
+    ///
+    /// # Errors
+    /// Fails if a block on the path to the item cannot be read.
+    pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        let mut cursor = self.cursor(ReadAhead::None);
+        Ok(if cursor.seek(key)? { cursor.owned() } else { None })
+    }
 }
 
 impl Cursor {

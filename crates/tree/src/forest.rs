@@ -2,15 +2,14 @@
 //! threads.
 //!
 //! A [`Forest`] does not know which trees exist. A caller with a root pointer requests its
-//! [`Tree`]. Readers on any number of threads share one forest.
+//! [`Tree`](crate::Tree). Readers on any number of threads share one forest.
 
 use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool, Reservation};
 use crate::error::{Error, Failure, Result};
 use crate::non_blocking::{NonBlocking, would_block};
-use crate::pointer::{BlockPointer, LEVELS_MAX, RootPointer};
+use crate::pointer::{BlockPointer, LEVELS_MAX};
 use crate::read_ahead::batch::Batch;
 use crate::reader::BlockReader;
-use crate::tree::Tree;
 use crate::workers::Workers;
 use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
@@ -71,12 +70,6 @@ impl Forest {
     #[must_use]
     pub fn block_format(&self) -> &BlockFormat {
         self.reader.format()
-    }
-
-    /// Returns the tree with the root `root`. Reads no block yet.
-    #[must_use]
-    pub fn tree(self: &Arc<Self>, root: RootPointer) -> Tree {
-        Tree::new(Arc::clone(self), root)
     }
 
     /// Returns the block at `pointer`, from the cache or from the volume.

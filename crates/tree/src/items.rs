@@ -1,57 +1,14 @@
-//! Items to keep, and iteration over the items of a key range.
+//! Iteration over the items of a key range.
 
 use crate::cursor::Cursor;
 use crate::error::Result;
+use crate::owned_item::OwnedItem;
 use crate::read_ahead::ReadAhead;
 use crate::tree::Tree;
 use buttress_format::Key;
-use buttress_format::node::TreeBlock;
 use core::iter::FusedIterator;
 use core::ops::Bound;
-
-/// An item to keep. A kept item shares its leaf's memory, so the whole leaf stays in memory with
-/// the item.
-#[derive(Clone, Debug)]
-pub struct OwnedItem {
-    block: TreeBlock,
-    slot: usize,
-    key: Key,
-}
-
-impl OwnedItem {
-    pub(crate) fn new(block: &TreeBlock, slot: usize) -> Option<Self> {
-        let key = block.item(slot)?.key;
-        Some(Self {
-            block: block.clone(),
-            slot,
-            key,
-        })
-    }
-
-    /// Returns the item's key.
-    #[must_use]
-    pub const fn key(&self) -> Key {
-        self.key
-    }
-
-    /// Returns the item's bytes.
-    #[must_use]
-    pub fn data(&self) -> &[u8] {
-        self.block.item(self.slot).map_or(&[], |item| item.data)
-    }
-
-    /// Returns the leaf that holds the item.
-    #[must_use]
-    pub const fn leaf(&self) -> &TreeBlock {
-        &self.block
-    }
-
-    /// Returns the item's slot in its leaf.
-    #[must_use]
-    pub const fn slot(&self) -> usize {
-        self.slot
-    }
-}
+use core::ops::RangeBounds;
 
 /// An iterator over the items of a key range, in order.
 ///
@@ -71,6 +28,19 @@ enum State {
     Fresh,
     Running,
     Done,
+}
+
+impl Tree {
+    /// Returns the items whose keys lie in `range`, in order. Read-ahead stops at the range's end.
+    #[must_use]
+    pub fn range(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Items {
+        Items::new(
+            self,
+            range.start_bound().cloned(),
+            range.end_bound().cloned(),
+            read_ahead,
+        )
+    }
 }
 
 impl Items {

@@ -5,15 +5,18 @@
 //! The walk over leaves skips unwanted subtrees before it reads them ([`Tree::leaves_where`]).
 
 use crate::error::Result;
-use crate::path::{Path, Step};
+use crate::path::Path;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
 use crate::scope::Scope;
+use crate::step::Step;
 use crate::tree::Tree;
 use buttress_exact::Exact as _;
 use buttress_format::Key;
 use buttress_format::node::{Item, TreeBlock};
+use core::ops::RangeBounds;
 use core::ops::{Bound, Range};
+use std::sync::Arc;
 
 /// A leaf of a walk, and the slots of its items in the walk's range.
 #[derive(Clone, Debug)]
@@ -57,6 +60,33 @@ enum State {
     /// The last step of the path is the next child to visit, or a lent leaf.
     Running,
     Done,
+}
+
+impl Tree {
+    /// Returns the leaves that hold items with keys in `range`, in order. Read-ahead stops at the
+    /// range's end. A walk leaf by leaf is the cheapest walk over many items.
+    #[must_use]
+    pub fn leaves(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Leaves {
+        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
+        Leaves::new(self, start, end, read_ahead, |scope| scope)
+    }
+
+    /// Walks leaves like [`Tree::leaves`], but skips unwanted subtrees without reading them.
+    ///
+    /// `wanted(first, end)` returns true if the caller wants any key of `[first, end)`, or of
+    /// `[first, ..)` without `end`. The walk calls the predicate for nodes and leaves, several
+    /// times for each. The predicate must always return the same result for a range. The leaves
+    /// that the walk returns may also hold items outside the wanted ranges.
+    #[must_use]
+    pub fn leaves_where(
+        &self,
+        range: impl RangeBounds<Key>,
+        read_ahead: ReadAhead,
+        wanted: impl Fn(&Key, Option<&Key>) -> bool + Send + Sync + 'static,
+    ) -> Leaves {
+        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
+        Leaves::new(self, start, end, read_ahead, |scope| scope.only(Arc::new(wanted)))
+    }
 }
 
 impl Leaves {

@@ -6,7 +6,7 @@
 //! | [`forest`] | all trees of one volume: reads blocks through the cache, checked once |
 //! | [`cache`] | checked blocks by address and generation, within a byte budget |
 //! | [`mod@pointer`] | the parent's facts about its child: address, generation, level, owner, range of keys |
-//! | [`tree`] | one held root, and the operations on it |
+//! | [`tree`] | one held root |
 //! | [`cursor`], [`items`] | a position in a tree: seek, next, previous; ranges of items |
 //! | [`leaves`] | a range of items leaf by leaf, which skips unwanted subtrees |
 //! | [`changes`](mod@changes) | the differences between two trees, found without reading shared blocks |
@@ -15,6 +15,7 @@
 //! | [`edit`] | edits: copy-on-write in memory, until a commit freezes and writes the tree |
 //! | `non_blocking` | lookups that do not read, for callers that hold a lock |
 //! | [`scan`] | many trees at once, in no order, on all cores |
+//! | [`sectors`] | a set of the blocks that a scan has visited |
 //! | [`read_ahead`] | the choice of blocks to fetch before a reader requests them |
 //! | [`measure`] | the cost of each read-ahead mode on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
@@ -59,12 +60,16 @@ pub mod items;
 pub mod leaves;
 pub mod measure;
 mod non_blocking;
+mod owned_item;
 mod path;
 pub mod pointer;
+mod reach;
 pub mod read_ahead;
 mod reader;
 pub mod scan;
 mod scope;
+pub mod sectors;
+mod step;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tree;
@@ -81,10 +86,12 @@ pub use cursor::Cursor;
 pub use edit::{EditContext, EditableTree, Frozen, FrozenBlock, Holder};
 pub use error::{Cause, ContextError, Error, Result};
 pub use forest::{Forest, HeldMemory};
-pub use items::{Items, OwnedItem};
+pub use items::Items;
 pub use leaves::{Leaf, Leaves};
 pub use non_blocking::{Blocking, NonBlocking};
+pub use owned_item::OwnedItem;
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
 pub use scan::Scanner;
+pub use sectors::Sectors;
 pub use tree::Tree;

@@ -1,23 +1,16 @@
-//! A tree at one moment: a held root, and the operations on it.
+//! A tree at one moment: a held root. The modules of cursors, items, leaves and walks add the operations
+//! on it.
 //!
 //! An edit never changes committed blocks in place. Blocks in memory are not changed while another
 //! owner holds them. All blocks below a held root therefore stay unchanged while the root is held.
 //! A root is either clean and on disk, or it is the newest version of a tree that a transaction
 //! changes. In the second case, the `Tree` holds the root block in memory.
 
-use crate::blocks::{BlockOrder, Blocks};
-use crate::by_address::BlocksByAddress;
-use crate::cursor::Cursor;
 use crate::edit::Node;
 use crate::error::Result;
 use crate::forest::Forest;
-use crate::items::{Items, OwnedItem};
-use crate::leaves::Leaves;
-use crate::path::Step;
 use crate::pointer::{BlockPointer, RootPointer};
-use crate::read_ahead::ReadAhead;
-use buttress_format::Key;
-use core::ops::RangeBounds;
+use crate::step::Step;
 use std::sync::Arc;
 
 /// A tree in the state of its root block. Cloning a tree is cheap.
@@ -77,75 +70,12 @@ impl Tree {
     pub const fn forest(&self) -> &Arc<Forest> {
         &self.forest
     }
+}
 
-    /// Returns a cursor before the first item.
+impl Forest {
+    /// Returns the tree with the root `root`. Reads no block yet.
     #[must_use]
-    pub fn cursor(&self, read_ahead: ReadAhead) -> Cursor {
-        Cursor::new(self.clone(), read_ahead, None)
-    }
-
-    /// Returns the item with exactly this key.
-    ///
-    /// # Errors
-    /// Fails if a block on the path to the item cannot be read.
-    pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
-        let mut cursor = self.cursor(ReadAhead::None);
-        Ok(if cursor.seek(key)? { cursor.owned() } else { None })
-    }
-
-    /// Returns the items whose keys lie in `range`, in order. Read-ahead stops at the range's end.
-    #[must_use]
-    pub fn range(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Items {
-        Items::new(
-            self,
-            range.start_bound().cloned(),
-            range.end_bound().cloned(),
-            read_ahead,
-        )
-    }
-
-    /// Returns the leaves that hold items with keys in `range`, in order. Read-ahead stops at the
-    /// range's end. A walk leaf by leaf is the cheapest walk over many items.
-    #[must_use]
-    pub fn leaves(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Leaves {
-        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
-        Leaves::new(self, start, end, read_ahead, |scope| scope)
-    }
-
-    /// Walks leaves like [`Tree::leaves`], but skips unwanted subtrees without reading them.
-    ///
-    /// `wanted(first, end)` returns true if the caller wants any key of `[first, end)`, or of
-    /// `[first, ..)` without `end`. The walk calls the predicate for nodes and leaves, several
-    /// times for each. The predicate must always return the same result for a range. The leaves
-    /// that the walk returns may also hold items outside the wanted ranges.
-    #[must_use]
-    pub fn leaves_where(
-        &self,
-        range: impl RangeBounds<Key>,
-        read_ahead: ReadAhead,
-        wanted: impl Fn(&Key, Option<&Key>) -> bool + Send + Sync + 'static,
-    ) -> Leaves {
-        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
-        Leaves::new(self, start, end, read_ahead, |scope| scope.only(Arc::new(wanted)))
-    }
-
-    /// Returns every node and leaf, parents before their children. The walk over all blocks
-    /// continues after unreadable blocks.
-    #[must_use]
-    pub fn blocks(&self, read_ahead: ReadAhead) -> Blocks {
-        Blocks::new(self.clone(), BlockOrder::Depth, read_ahead)
-    }
-
-    /// Returns every node and leaf like [`Tree::blocks`], in the given order.
-    #[must_use]
-    pub fn blocks_in(&self, order: BlockOrder, read_ahead: ReadAhead) -> Blocks {
-        Blocks::new(self.clone(), order, read_ahead)
-    }
-
-    /// Returns every node and leaf, with leaves in address order. The walk by address is the
-    /// fastest walk for jobs that need no key order.
-    #[must_use]
-    pub fn blocks_by_address(&self) -> BlocksByAddress {
-        BlocksByAddress::new(self.clone())
+    pub fn tree(self: &Arc<Self>, root: RootPointer) -> Tree {
+        Tree::new(Arc::clone(self), root)
     }
 }

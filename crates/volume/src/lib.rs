@@ -25,6 +25,7 @@
 //! | [`write`](mod@write) | batched writes to all copies and stripes, rows and their parity, flushes, superblocks, discards |
 //! | [`geometry`] | the placement of a profile's chunks on devices, for the allocator |
 //! | [`copies`] | each copy and each stripe alone, and their locations |
+//! | [`view`] | volumes of older states, for reading |
 //! | [`excluded_ranges`] | addresses that no extent may have |
 //! | [`signatures`], [`wiping`] | the content that a device seems to hold, and its removal |
 //! | [`faults`], [`notice`], [`error`] | skipped copies, notices to the user, and errors |
@@ -61,6 +62,7 @@ pub mod signatures;
 pub mod stripe_tree;
 pub mod superblock_recovery;
 pub mod superblocks;
+pub mod view;
 pub mod volume;
 pub mod wiping;
 pub mod write;
@@ -77,5 +79,6 @@ pub use open::{OpenOptions, Rescue, WholeChange};
 pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};
 pub use replacement::{FoundTarget, Replacement, Returning, RowGuard};
 pub use stripe_tree::{ResolvedStripe, ResolvedStripes, StripeResolver};
+pub use view::ViewDevice;
 pub use volume::Volume;
 pub use write::{ExtentWrite, NeededDevice, RowsLocked, VerifyBeside, WriteRefusal};

@@ -120,6 +120,13 @@ pub enum Notice {
     Unfinished(UnfinishedChange),
     /// The volume is an image of metadata without data.
     MetadataImage,
+    /// The volume shows an older state.
+    OlderState {
+        /// The generation that is shown.
+        shown: Generation,
+        /// The newest known generation.
+        newest: Generation,
+    },
 }
 
 impl Notice {
@@ -134,6 +141,7 @@ impl Notice {
             | Self::SystemChunkDiffers { .. }
             | Self::Unfinished(_)
             | Self::MetadataImage
+            | Self::OlderState { .. }
             | Self::Seed => true,
             Self::SuperblockCopyUsed { .. }
             | Self::StaleDevice { .. }
@@ -222,6 +230,9 @@ impl fmt::Display for Notice {
             ),
             Self::MetadataImage => {
                 f.write_str("this is a metadata image made by btrfs-image: it contains no file data")
+            }
+            Self::OlderState { shown, newest } => {
+                write!(f, "generation {shown} is shown; the newest one is {newest}")
             }
             Self::ChunkBeyondTolerance { .. }
             | Self::StripePastDevice { .. }

@@ -76,6 +76,44 @@ pub struct Volume {
     clocked: Device,
 }
 
+/// The state of a volume before its chunks are known.
+pub(crate) struct Start {
+    pub(crate) format: BlockFormat,
+    pub(crate) options: OpenOptions,
+    pub(crate) slots: Vec<DeviceSlot>,
+    pub(crate) notices: Vec<Notice>,
+    pub(crate) target: Option<FoundTarget>,
+    pub(crate) tolerates_failures: bool,
+    pub(crate) clocked: Device,
+    pub(crate) superblock: Superblock,
+}
+
+impl Start {
+    /// Makes a volume without chunks.
+    pub(crate) fn into_volume(self) -> Volume {
+        Volume {
+            format: self.format,
+            options: self.options,
+            devices: RwLock::new(DeviceTable::new(self.slots)),
+            chunks: RwLock::default(),
+            resolver: OnceLock::new(),
+            notices: Mutex::new(self.notices),
+            recorder: FaultRecorder::default(),
+            latch: ErrorState::default(),
+            row_locks: RowLocks::default(),
+            writes: RwLock::default(),
+            replacing: RwLock::default(),
+            found: Mutex::new(self.target),
+            guards: Guards::default(),
+            hears_faults: RwLock::default(),
+            failing: Mutex::default(),
+            tolerates_failures: self.tolerates_failures,
+            clocked: self.clocked,
+            superblock: RwLock::new(Arc::new(self.superblock)),
+        }
+    }
+}
+
 impl Volume {
     /// Opens the volume of the given devices, as far as its superblocks describe it.
     ///
@@ -86,26 +124,17 @@ impl Volume {
     /// of different volumes or a device given twice. Missing devices are no error yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices, options.change)?;
-        let volume = Self {
+        let volume = Start {
             format: opened.format,
             options,
-            devices: RwLock::new(DeviceTable::new(opened.slots)),
-            chunks: RwLock::default(),
-            resolver: OnceLock::new(),
-            notices: Mutex::new(opened.notices),
-            recorder: FaultRecorder::default(),
-            latch: ErrorState::default(),
-            row_locks: RowLocks::default(),
-            writes: RwLock::default(),
-            replacing: RwLock::default(),
-            found: Mutex::new(opened.target),
-            guards: Guards::default(),
-            hears_faults: RwLock::default(),
-            failing: Mutex::default(),
+            slots: opened.slots,
+            notices: opened.notices,
+            target: opened.target,
             tolerates_failures: true,
             clocked: opened.lead,
-            superblock: RwLock::new(Arc::new(opened.superblock)),
-        };
+            superblock: opened.superblock,
+        }
+        .into_volume();
         for (key, chunk) in &volume.superblock().system_chunks {
             volume.add_chunk(Logical::new(key.offset), chunk.clone())?;
         }
@@ -127,26 +156,17 @@ impl Volume {
         };
         let items: Vec<DeviceItem> = devices.iter().map(|(_, item)| *item).collect();
         let slots = devices.into_iter().map(slot).collect();
-        let volume = Self {
+        let volume = Start {
             format: superblock.block_format(),
             options: OpenOptions::default(),
-            devices: RwLock::new(DeviceTable::new(slots)),
-            chunks: RwLock::default(),
-            resolver: OnceLock::new(),
-            notices: Mutex::default(),
-            recorder: FaultRecorder::default(),
-            latch: ErrorState::default(),
-            row_locks: RowLocks::default(),
-            writes: RwLock::default(),
-            replacing: RwLock::default(),
-            found: Mutex::default(),
-            guards: Guards::default(),
-            hears_faults: RwLock::default(),
-            failing: Mutex::default(),
+            slots,
+            notices: Vec::new(),
+            target: None,
             tolerates_failures: false,
             clocked,
-            superblock: RwLock::new(Arc::new(superblock)),
-        };
+            superblock,
+        }
+        .into_volume();
         for item in items {
             volume.add_device(item)?;
         }

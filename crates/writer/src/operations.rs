@@ -110,6 +110,8 @@ pub(crate) struct Operation<'a> {
     edits: Option<Edits<'a>>,
     /// Whether the operation is upkeep: it completes earlier work, and no caller requested it.
     is_upkeep: bool,
+    /// Whether the operation returned, with a result or an error. A panic leaves this false.
+    has_returned: bool,
 }
 
 /// The state of an operation from its first edit on, or from work that must not run twice.
@@ -139,6 +141,18 @@ impl<'a> From<Access<'a>> for Operation<'a> {
             access,
             edits: None,
             is_upkeep: false,
+            has_returned: false,
+        }
+    }
+}
+
+/// Stops writing if a panic interrupted the operation after its first edit. The operation still
+/// holds the edit lock, so no commit can contain its edits.
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        let has_edited = self.edits.as_ref().is_some_and(|edits| edits.any);
+        if has_edited && !self.has_returned {
+            self.access.stop_writing(&"a thread panicked during a change");
         }
     }
 }
@@ -307,7 +321,8 @@ impl WritableFilesystem {
         end(access, result)
     }
 
-    fn end<T>(&self, operation: Operation<'_>, result: Result<T>) -> Result<T> {
+    fn end<T>(&self, mut operation: Operation<'_>, result: Result<T>) -> Result<T> {
+        operation.has_returned = true;
         let is_half_done = operation.edits.as_ref().is_some_and(|edits| edits.any);
         if is_half_done && result.is_ok() && !operation.is_upkeep {
             // Count the change under the lock, because a commit records how many changes it

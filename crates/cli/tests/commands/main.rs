@@ -35,6 +35,7 @@ mod repair;
 mod replace;
 mod replace_lost;
 mod rescue;
+mod restore;
 mod scrub;
 mod send;
 mod shell;

@@ -372,6 +372,11 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("rescue clear-uuid-tree", vec!["IMAGE", "IMAGE%"]),
         ("rescue fix-device-size", vec!["IMAGE", "IMAGE%"]),
         ("rescue super-recover", vec!["-v IMAGE", "IMAGE%"]),
+        (
+            "restore",
+            vec!["IMAGE NEW20", "-D IMAGE NEW21%", "-l IMAGE", "IMAGE% NEW22%"],
+        ),
+        ("generations", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue scan", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),
         (

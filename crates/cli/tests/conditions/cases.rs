@@ -333,6 +333,15 @@ fn about_whole_volumes() -> Vec<Case> {
         },
         Case {
             is_job: true,
+            ..look("generations", "{image}", "")
+        },
+        Case {
+            makes_files: true,
+            is_job: true,
+            ..look("restore", "{image} {out}/restored", "")
+        },
+        Case {
+            is_job: true,
             ..look("space", "{image}", "")
         },
         Case {

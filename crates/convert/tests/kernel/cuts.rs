@@ -1,5 +1,5 @@
-//! Power cuts at every write of a conversion and of a roll back: one of the file systems survives,
-//! also if it was in use between the cut and the call that resumes.
+//! Power cuts at every write of a conversion and of a roll back. One of the file systems survives,
+//! also if it was in use before the call that resumes.
 
 use crate::mount::Image;
 use crate::{back, options};

@@ -17,7 +17,8 @@
 //! Source: on-disk format documentation, section "LZO compressed data" and the description of the format
 //! in btrfs(5).
 
-use super::CompressionError;
+use super::copy::copy;
+use super::error::CompressionError;
 use super::lzo1x::{self, Lzo1xError};
 use crate::file_extent::COMPRESSED_EXTENT_BYTES_MAX;
 use buttress_exact::{u64_of, usize_of};
@@ -195,5 +196,5 @@ fn decode_sector(
     }
     sector.resize(sector_bytes, 0);
     let produced = lzo1x::decompress(segment, sector)?;
-    Ok(super::copy(sector.get(..produced).unwrap_or_default(), room))
+    Ok(copy(sector.get(..produced).unwrap_or_default(), room))
 }

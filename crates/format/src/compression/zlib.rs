@@ -6,7 +6,7 @@
 //!
 //! Source: RFC 1950, section 2.2 (header); RFC 1951 (deflate).
 
-use super::CompressionError;
+use super::error::CompressionError;
 use zlib_rs::{Inflate, InflateFlush, Status};
 
 /// The largest window of deflate: 32 KiB.

@@ -6,7 +6,7 @@
 //!
 //! Source: RFC 8878; the window: btrfs(5), section "Compression".
 
-use super::CompressionError;
+use super::error::CompressionError;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
 /// The binary logarithm of the largest window in bytes.

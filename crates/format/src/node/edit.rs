@@ -18,6 +18,7 @@
 mod leaf;
 mod pointers;
 mod seal;
+mod shift;
 
 use buttress_exact::{Exact as _, usize_of};
 pub use leaf::{ITEM_HEAD_BYTES, LeafEdit, leaf_data_bytes_max};
@@ -189,17 +190,6 @@ impl TreeBlock {
 /// Returns the header fields in a block's bytes.
 fn header_mut(block: &mut [u8]) -> Option<&mut RawHeader> {
     RawHeader::mut_from_prefix(block).ok().map(|(header, _)| header)
-}
-
-/// Moves `length` bytes of a node from offset `from` to offset `to`. The two ranges may overlap.
-/// Returns false and moves nothing if a range lies outside `bytes`.
-fn shift(bytes: &mut [u8], from: usize, to: usize, length: usize) -> bool {
-    let fits = |start: usize| start.checked_add(length).is_some_and(|end| end <= bytes.len());
-    if !fits(from) || !fits(to) {
-        return false;
-    }
-    bytes.copy_within(from..from.saturating_add(length), to);
-    true
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ mod attributes;
 mod content;
 mod interrupts;
 mod names;
+#[cfg(test)]
+mod tests;
 
 use super::notify::Later;
 use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};
@@ -33,6 +35,9 @@ enum Reply {
     Answer,
     /// The answer is in the output, but the kernel must drop this cached information first.
     After(Vec<Stale>),
+    /// The call failed, possibly after a part of its change. The kernel must drop this cached
+    /// information first: for an error, it assumes that nothing changed.
+    FailedAfter(Errno, Vec<Stale>),
     /// The request was not executed: the kernel must first send this content.
     Before(HeldBack),
     /// The kernel expects no answer to this request.
@@ -158,10 +163,12 @@ impl Server {
                 seal(out, header.unique, 0);
                 When::After(stale)
             }
+            Ok(Reply::FailedAfter(errno, stale)) => {
+                seal_error(out, header.unique, errno);
+                When::After(stale)
+            }
             Err(errno) => {
-                out.body.truncate(OUT_HEADER);
-                out.content.keep(0);
-                seal(out, header.unique, errno.0);
+                seal_error(out, header.unique, errno);
                 When::Now
             }
         }
@@ -305,6 +312,13 @@ fn shown_number(node: NodeId, metadata: &Metadata) -> u64 {
         Some(_) => metadata.location.inode.get(),
         None => node.0,
     }
+}
+
+/// Turns an answer into one of an error.
+fn seal_error(out: &mut Output<'_>, unique: u64, errno: Errno) {
+    out.body.truncate(OUT_HEADER);
+    out.content.keep(0);
+    seal(out, unique, errno.0);
 }
 
 /// Writes the header of an answer.

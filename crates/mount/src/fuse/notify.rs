@@ -9,10 +9,13 @@
 use super::dispatch::{Server, Turn, When};
 use super::wire::{Header, Input, OUT_HEADER, Output, ROOT};
 use crate::vfs::{HeldBack, NodeId, Stale};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno as Os;
 use std::io;
+use std::sync::Arc;
+use std::thread::{self, Scope};
 
 const NOTIFY_INVALIDATE_NODE: u32 = 2;
 const NOTIFY_INVALIDATE_NAME: u32 = 3;
@@ -45,6 +48,15 @@ impl Notifier {
                 let message = self.message(stale);
                 let _ = rustix::io::write(&self.device, &message.body);
             }
+        }
+    }
+
+    /// Sends an answer. Returns false if the file system was unmounted.
+    fn answer(&self, answer: &Output<'_>) -> io::Result<bool> {
+        match rustix::io::write(&self.device, &answer.body) {
+            Ok(_) | Err(Os::NOENT) => Ok(true),
+            Err(Os::NODEV) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -131,12 +143,19 @@ pub(super) enum Then {
     Nothing,
 }
 
-/// Processes invalidations until all senders are gone.
-pub(super) fn forget_first(
-    server: &Server,
-    notifier: &Notifier,
+/// Largest number of deferred requests that run at the same time, each in a thread of its own.
+/// Further ones run in the notifier thread.
+const REQUESTS_MAX: usize = 16;
+
+/// Processes invalidations until all senders are gone. A deferred request may take long, and other
+/// answers wait for this thread; so another thread of `scope` executes it.
+pub(super) fn forget_first<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    server: &'scope Server,
+    notifier: &Arc<Notifier>,
     waiting: &Receiver<Later>,
 ) -> io::Result<()> {
+    let running = Arc::new(AtomicUsize::new(0));
     for later in waiting {
         let Later {
             fetches_times,
@@ -147,41 +166,66 @@ pub(super) fn forget_first(
             server.fetch_times();
         }
         notifier.forget(&stale);
-        let answer = match then {
-            Then::Answer(answer) => answer,
+        let is_mounted = match then {
+            Then::Answer(answer) => notifier.answer(&answer)?,
             Then::Respond(request) => {
                 server.has_come(&stale);
-                match respond(server, notifier, &request) {
-                    Some(answer) => answer,
-                    None => continue,
-                }
+                respond_apart(scope, server, notifier, (&running, Arc::new(request)))?
             }
             Then::GoOn(waits) => {
                 // The thread that waits for this invalidation holds the other end of the channel
                 // until the notifier wakes it.
                 let _ = waits.send(());
-                continue;
+                true
             }
-            Then::Nothing => continue,
+            Then::Nothing => true,
         };
-        match rustix::io::write(&notifier.device, &answer.body) {
-            Ok(_) | Err(Os::NOENT) => {}
-            Err(Os::NODEV) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        if !is_mounted {
+            break;
         }
     }
     Ok(())
 }
 
-/// Executes a request after the kernel has sent its unsent content.
-fn respond(server: &Server, notifier: &Notifier, request: &[u8]) -> Option<Output<'static>> {
+/// Executes a deferred request in a thread of its own. If too many run, or no thread can start, the
+/// calling thread executes it. Returns false if the file system was unmounted.
+fn respond_apart<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    server: &'scope Server,
+    notifier: &Arc<Notifier>,
+    (running, request): (&Arc<AtomicUsize>, Arc<Vec<u8>>),
+) -> io::Result<bool> {
+    // Only this thread adds to the number.
+    if running.load(Ordering::SeqCst) < REQUESTS_MAX {
+        let (own, notified, asked) = (Arc::clone(running), Arc::clone(notifier), Arc::clone(&request));
+        running.fetch_add(1, Ordering::SeqCst);
+        let spawned = thread::Builder::new()
+            .name("buttress-fuse-deferred".to_owned())
+            .spawn_scoped(scope, move || {
+                // A broken connection ends the threads that read requests, too.
+                let _is_mounted = respond(server, &notified, &asked).is_ok();
+                own.fetch_sub(1, Ordering::SeqCst);
+            });
+        if spawned.is_ok() {
+            return Ok(true);
+        }
+        running.fetch_sub(1, Ordering::SeqCst);
+    }
+    respond(server, notifier, &request)
+}
+
+/// Executes a request after the kernel has sent its unsent content, and answers it. Returns false
+/// if the file system was unmounted.
+fn respond(server: &Server, notifier: &Notifier, request: &[u8]) -> io::Result<bool> {
     let mut input = Input::of(request);
-    let header = Header::parse(&mut input).ok()?;
+    let Ok(header) = Header::parse(&mut input) else {
+        return Ok(true);
+    };
     let mut out = Output::default();
     match server.respond(header, input, Turn::HasCome, &mut out) {
         When::Now => {}
         When::After(stale) => notifier.forget(&stale),
-        When::Before(_) | When::Never => return None,
+        When::Before(_) | When::Never => return Ok(true),
     }
-    Some(out)
+    notifier.answer(&out)
 }

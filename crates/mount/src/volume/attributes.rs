@@ -229,12 +229,13 @@ impl MountedVolume {
             SetHow::Create => SetXattr::Create,
             SetHow::Replace => SetXattr::Replace,
         };
+        let set = writer.set_xattr(location, name, value, how);
         if name == CAPABILITY {
+            // Increment after the change: a concurrent search that found no capability records the
+            // state before, which is then over.
             self.capabilities.fetch_add(1, Ordering::SeqCst);
         }
-        writer
-            .set_xattr(location, name, value, how)
-            .map_err(|error| self.failed(&error))?;
+        set.map_err(|error| self.failed(&error))?;
         if drop_set_group && name == ACCESS_LIST {
             let mode = self.metadata(location)?.permissions();
             if mode & SET_GROUP_ID != 0 {

@@ -146,12 +146,18 @@ impl MountedVolume {
             self.drop_capability_once(&open)?;
         }
         let offset = FileOffset::new(offset);
-        if !self.is_writeback_cached() {
-            let file = open.live(writer).map_err(|error| self.failed(&error))?;
-            return self.with_space(|| file.write_at(offset, bytes));
+        let file = open.live(writer).map_err(|error| self.failed(&error))?;
+        if self.is_writeback_cached() {
+            open.is_untold.store(true, Ordering::SeqCst);
+            self.with_space(|| writer.write_cached_at(location, offset, bytes))?;
+        } else {
+            self.with_space(|| file.write_at(offset, bytes))?;
         }
-        open.is_untold.store(true, Ordering::SeqCst);
-        self.with_space(|| writer.write_cached_at(location, offset, bytes))
+        // A write-back of the kernel answers no `write(2)`.
+        match !cached && is_synchronous(file.flags().map_err(|error| self.failed(&error))?) {
+            true => self.sync_at(location, true),
+            false => Ok(()),
+        }
     }
 
     /// Makes a call that allocates space. The kernel releases removed files, and so their space,
@@ -283,6 +289,13 @@ impl MountedVolume {
             }
         });
         let bytes = copied?.get();
+        // The kernel does not sync after a copy.
+        let file = target.live(writer).map_err(|error| self.failed(&error))?;
+        if bytes > 0
+            && (target.mode.durable || is_synchronous(file.flags().map_err(|error| self.failed(&error))?))
+        {
+            self.sync_at(target.location, true)?;
+        }
         // Sharing extents is no read access.
         let sector_bytes = u64::from(self.metadata(source.location)?.block_bytes);
         let is_read = [from_offset, to_offset]
@@ -293,4 +306,10 @@ impl MountedVolume {
             is_accessed: bytes > 0 && is_read && self.note_access(source.location),
         })
     }
+}
+
+/// Returns whether each write to a file is durable when it returns (`chattr +S`). A FUSE inode
+/// has no such flag in the kernel, so the server syncs by itself.
+fn is_synchronous(flags: InodeFlags) -> bool {
+    flags.contains(InodeFlags::SYNC)
 }

@@ -82,8 +82,13 @@ impl MountedVolume {
         *self.ended.lock() = Some(ended);
     }
 
-    /// Stops the service after a call panicked.
+    /// Stops the service after a call panicked. Nothing is written any more: a commit could contain
+    /// a part of the call's changes.
     pub(super) fn stop_after_panic(&self) {
+        if let Access::Writing(writer) = &self.access {
+            let view = writer.view();
+            view.volume().stop_writing(&"a call of the file system panicked");
+        }
         self.is_shut_down.store(true, Ordering::SeqCst);
         self.tell(
             "a call of the file system panicked, which is a defect of Buttress: the mount no longer works, and uncommitted changes are lost. Please report it",

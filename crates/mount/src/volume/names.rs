@@ -271,16 +271,18 @@ impl MountedVolume {
         check_name(new_name)?;
         let writer = self.writer()?;
         let (old_directory, new_directory) = (self.location(old_node)?, self.location(new_node)?);
+        let whiteout = NewInode {
+            mode: 0,
+            umask: 0,
+            uid: caller.uid,
+            gid: caller.gid,
+        };
         let mode = match how {
             RenameHow::Replace => RenameMode::Replace,
             RenameHow::NoReplace => RenameMode::NoReplace,
             RenameHow::Exchange => RenameMode::Exchange,
-            RenameHow::Whiteout => RenameMode::Whiteout(NewInode {
-                mode: 0,
-                umask: 0,
-                uid: caller.uid,
-                gid: caller.gid,
-            }),
+            RenameHow::Whiteout => RenameMode::Whiteout(whiteout),
+            RenameHow::WhiteoutNoReplace => RenameMode::WhiteoutNoReplace(whiteout),
         };
         require_names(old_directory)?;
         let keeps = |inode| self.is_referred_to(inode);

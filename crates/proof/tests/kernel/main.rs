@@ -3,9 +3,10 @@
 //!
 //! Each case creates its own volume. [`matrix`] covers the variations of mkfs.btrfs, [`redundancy`]
 //! removes devices and copies, [`states`] covers the states that a running kernel leaves behind,
-//! [`soak`] continues with random volumes.
+//! [`generations`] reads older states, [`soak`] continues with random volumes.
 
 mod compare;
+mod generations;
 mod matrix;
 mod redundancy;
 mod soak;
@@ -18,6 +19,7 @@ fn main() -> std::process::ExitCode {
         .into_iter()
         .chain(redundancy::cases())
         .chain(states::cases())
+        .chain(generations::cases())
         .chain(soak::cases())
         .collect();
     run(cases)

@@ -10,15 +10,14 @@
 //! outside its range. If the next block of a tree precedes all available children, the tree's
 //! previous block has no children left and is released.
 
-use super::{is_one_volume, smallest};
 use crate::edit::Node;
 use crate::error::{Error, Result};
 use crate::forest::Forest;
-use crate::path::Step;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::queue::Queue;
 use crate::read_ahead::sweep::{FIRST_WINDOW_BYTES, NODES_AHEAD_MIN, NODES_TO_LEAVES};
 use crate::read_ahead::{ReadAhead, near, next_window};
+use crate::step::Step;
 use crate::tree::Tree;
 use buttress_exact::Exact as _;
 use buttress_format::Key;
@@ -343,4 +342,17 @@ impl Stage {
         }
         *side.of_mut(&mut self.roots) = None;
     }
+}
+
+/// Returns the smaller of two optional keys.
+pub(super) fn smallest(one: Option<Key>, other: Option<Key>) -> Option<Key> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Returns true if equal addresses and generations in both forests mean equal blocks.
+fn is_one_volume(old: &Forest, new: &Forest) -> bool {
+    Arc::ptr_eq(old.volume(), new.volume())
 }

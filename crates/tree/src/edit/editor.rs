@@ -1,9 +1,10 @@
 //! The editor of one running edit: it copies blocks before they change, and accounts for the tree's
 //! new and removed blocks.
 
+use super::context::EditContext;
 use super::node::{Node, new_identity};
+use super::root::Root;
 use super::route::{Route, RouteStep};
-use super::{EditContext, Root};
 use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;
 use crate::pointer::BlockPointer;

@@ -5,8 +5,8 @@
 //! they are written and [`EditableTree::forget_written`] replaces links by plain pointers. Memory
 //! is therefore bounded by the blocks changed since the last freeze, and the blocks being written.
 
+use super::editable::EditableTree;
 use super::node::Node;
-use super::{EditableTree, Root};
 use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
@@ -234,25 +234,6 @@ fn forget(link: &mut Arc<Node>, epoch: u64) {
             if set_pointer(&mut node.block, slot, &pointer) {
                 *link = None;
             }
-        }
-    }
-}
-
-impl Root {
-    /// Returns the pointer to the current root. While the root may still change, the pointer has a
-    /// placeholder address.
-    pub(super) fn pointer(&self, tree: TreeId, epoch: u64) -> RootPointer {
-        match &self.node {
-            None => self.pointer,
-            Some(node) => RootPointer {
-                tree,
-                logical: match node.address() {
-                    Some(address) if node.epoch < epoch => address,
-                    _ => node.block.logical(),
-                },
-                generation: node.generation(),
-                level: node.level(),
-            },
         }
     }
 }

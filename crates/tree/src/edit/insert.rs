@@ -5,9 +5,9 @@
 //! insertions push items to a neighbour in memory that is at least a tenth free, until both leaves
 //! are equally full. If no neighbour has the space, the leaf is split in the middle.
 
-use super::Root;
 use super::editor::Editor;
 use super::node::{NO_SLOT, Node};
+use super::root::Root;
 use super::route::Route;
 use crate::error::Result;
 use buttress_exact::Exact as _;

@@ -4,11 +4,13 @@
 //! merged block stays free. The neighbour to merge with must be in memory, as a node of the tree or
 //! in the cache. An edit never reads a block only for a merge.
 
+use super::context::EditContext;
+use super::editable::EditableTree;
 use super::editor::{Editor, Gone, links_for};
 use super::insert::sync_key;
 use super::node::{NO_SLOT, Node};
+use super::root::Root;
 use super::route::{Place, Route, RouteStep};
-use super::{EditContext, EditableTree, Root};
 use crate::error::Result;
 use crate::pointer::BlockPointer;
 use buttress_exact::Exact as _;

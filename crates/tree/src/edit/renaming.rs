@@ -1,16 +1,19 @@
-//! Other addresses for committed blocks: a relocation copies a block once, and each tree then points to the copy.
+//! Other addresses for committed blocks: a relocation copies a block once, and each tree then
+//! points to the copy.
 //!
 //! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with
 //! a copy of that block. [`EditableTree::rename`] replaces a pointer in memory: that of the root,
 //! or one in a block that the running transaction changed. [`EditableTree::replace_child`] first
 //! copies the blocks above.
 //!
-//! Invariant: callers hold the lock of commits, and no commit is in progress. A block in memory without an address is of the
-//! running epoch. All others were written.
+//! Invariant: callers hold the lock of commits, and no commit is in progress. A block in memory
+//! without an address is of the running epoch. All other blocks were written.
 
+use super::context::EditContext;
+use super::editable::EditableTree;
 use super::node::Node;
+use super::root::Root;
 use super::route::{Place, Route, RouteStep};
-use super::{EditContext, EditableTree, Root};
 use crate::error::Result;
 use crate::pointer::BlockPointer;
 use buttress_exact::Exact as _;
@@ -84,8 +87,8 @@ impl EditableTree {
         })
     }
 
-    /// Replaces the pointer to the block at `old` by one to its copy at `new`, if the pointer is the root's or in memory.
-    /// Returns false, and changes nothing, if no such pointer exists.
+    /// Replaces the pointer to the block at `old` by one to its copy at `new`, if the pointer is the
+    /// root's or in memory. Returns false, and changes nothing, if no such pointer exists.
     pub fn rename(&mut self, old: Logical, level: u8, first_key: &Key, new: (Logical, Generation)) -> bool {
         if self.level() == level {
             return self.written_root() == Some(old) && {

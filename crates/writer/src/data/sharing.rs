@@ -175,15 +175,18 @@ impl WritableFilesystem {
                     // Another call removed a file after the first shared part became visible: this
                     // call counts as earlier.
                     Err(error) if done > 0 && is_of_gone_file(&error) => return Ok(done),
+                    // As in Linux, a copy that fails later returns the length before the failure.
+                    // The caller meets the error when it continues.
+                    Err(_) if done > 0 => break,
                     copied => copied?,
                 }
                 done = done.saturating_add(length);
-                if self.data().is_over_limit() {
-                    to.write_back()?;
+                if self.data().is_over_limit() && to.write_back().is_err() {
+                    break;
                 }
             }
             to.touch();
-            Ok(share.length)
+            Ok(done)
         })?;
         self.writeback().write_taken_in()?;
         Ok(ByteCount::new(copied))

@@ -13,7 +13,7 @@ use crate::operations::AccessPolicy;
 use buttress_engine::file_content::FileContent;
 use buttress_engine::inodes::{InodeState, LiveInode, id_of};
 use buttress_engine::trees::LiveTree;
-use buttress_format::{FileOffset, InodeItem};
+use buttress_format::{FileOffset, InodeFlags, InodeItem};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
@@ -84,6 +84,14 @@ impl LiveFile {
             }
         }
         self.filesystem.live().inode(self.location)
+    }
+
+    /// Returns the flags of the inode.
+    ///
+    /// # Errors
+    /// Fails with [`Error::InodeNotFound`], or with an error of the tree.
+    pub fn flags(&self) -> Result<InodeFlags> {
+        Ok(self.newest()?.0.flags)
     }
 
     /// Reads as [`LiveReads::read_at`] does.

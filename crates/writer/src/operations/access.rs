@@ -64,6 +64,11 @@ impl<'a> Access<'a> {
         &self.handle.filesystem().data().options
     }
 
+    /// Stops writing to the volume for good.
+    pub(super) fn stop_writing(&self, cause: &dyn core::fmt::Display) {
+        self.handle.filesystem().forest().volume().stop_writing(cause);
+    }
+
     /// Returns the lock that makes an operation's edits visible together.
     pub(super) fn steps(&self) -> &'a Steps {
         self.handle.steps()

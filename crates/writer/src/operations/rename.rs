@@ -44,6 +44,9 @@ pub enum RenameMode {
     /// Replaces as [`RenameMode::Replace`] does. The old name becomes a whiteout, as overlay file
     /// systems need it: a character device 0, 0 of this owner.
     Whiteout(NewInode),
+    /// Refuses as [`RenameMode::NoReplace`] does, and leaves a whiteout as [`RenameMode::Whiteout`]
+    /// does.
+    WhiteoutNoReplace(NewInode),
 }
 
 /// The result of a rename.
@@ -143,7 +146,7 @@ impl Renaming<'_, '_> {
         let moved = self.operation.require_entry(old.directory, old.name)?;
         let present = self.operation.find_entry(new.directory, new.name)?;
         match (mode, present) {
-            (RenameMode::NoReplace, Some(_)) => {
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace(_), Some(_)) => {
                 return Err(Error::Exists {
                     name: Name::from(new.name),
                 });
@@ -300,7 +303,7 @@ impl Renaming<'_, '_> {
                 .check_link_space(moved, new.directory.inode, new.name)?;
         }
         let whiteout = match mode {
-            RenameMode::Whiteout(new) => {
+            RenameMode::Whiteout(new) | RenameMode::WhiteoutNoReplace(new) => {
                 let parent = self.operation.inode(old.directory)?;
                 let new = NewInode { mode: 0, ..new };
                 let operation = &mut *self.operation;

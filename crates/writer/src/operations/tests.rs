@@ -5,6 +5,7 @@ mod against_kernel;
 mod every_operation;
 mod limits;
 mod many_files;
+mod panics;
 mod quotas;
 mod steps;
 mod subvolumes;

@@ -12,9 +12,10 @@ use buttress_mount::volume::{Job, Log};
 use parking_lot::{Condvar, Mutex};
 use serde_json::json;
 
+use super::NOTHING;
 use super::below::{DeviceSlot, Replace, WritableFilesystem, wipe_superblocks, writer_of};
+use super::print::Summary;
 use super::start::{Start, find_source};
-use super::{NOTHING, print};
 use crate::commands::mount::images::Images;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -120,8 +121,7 @@ impl Start {
         };
         if self.foreground {
             let ended = run(&filesystem, options, &runs, &mount.images, &source)?;
-            let view = filesystem.committed_view();
-            return print::ended(context, &source, &self.target, &view, &ended);
+            return Summary::new(&source, &self.target, &filesystem, ended).print(context);
         }
         let id = source.id().get();
         run_in_background(filesystem, options, runs, Arc::clone(&mount.images), source)?;

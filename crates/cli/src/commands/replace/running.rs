@@ -12,7 +12,6 @@ use crate::background::this_process;
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::progress::Watch;
-use crate::signals::Cancelling;
 use crate::status_files::{self, Record as _, while_saving};
 use crate::writing::Writing;
 
@@ -20,9 +19,6 @@ use crate::writing::Writing;
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
     pub(super) progress: Progress,
-    /// Cancels the progress after a signal.
-    #[expect(dead_code, reason = "held until the volume is closed")]
-    pub(super) cancelling: Cancelling,
     pub(super) writing: &'a Writing,
     /// Status file of the replacement, if there is a location for it.
     pub(super) status: Option<&'a Path>,

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::below::{DeviceSlot, TARGET_ID, filesystem_of, signatures, superblocks, writer_of};
-use super::print;
+use super::print::Summary;
 use super::record::{ENDING, Record};
 use super::running::Running;
 use crate::background::{self, status_file};
@@ -154,10 +154,10 @@ impl Start {
         let filesystem = writer_of(writing.volume()).clone();
         let devices = paths.iter().chain([&self.target]);
         let devices = devices.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
-        // Signals are handled before the status file tells others about this process.
+        // A status file tells others about this process. Signals are handled for as long as it exists.
         let progress = context.progress();
+        let cancelling = Cancelling::start(&progress)?;
         let running = Running {
-            cancelling: Cancelling::start(&progress)?,
             progress,
             context,
             writing: &writing,
@@ -197,15 +197,16 @@ impl Start {
         };
         let ended = running.run(options);
         let keeps_status = ended.is_err() && self.in_background;
-        let view = filesystem.committed_view();
-        let outcome = ended.and_then(|ended| print::ended(context, &source, &self.target, &view, &ended));
+        let summary = ended.map(|ended| Summary::new(&source, &self.target, &filesystem, ended));
         // Other processes take the missing status file as the end, so the devices are unlocked before it.
         drop(running);
-        drop((view, filesystem, source, slots, writing));
+        drop((filesystem, source, slots, writing));
         if !keeps_status {
             status.map_or(Ok(()), status_files::remove)?;
         }
-        outcome
+        // A signal ends a process that waits for the reader of its output.
+        drop(cancelling);
+        summary?.print(context)
     }
 
     /// Opens the target, and checks its suitability.

@@ -3,7 +3,7 @@
 use super::super::TreeBlock;
 use super::super::access::KeyPointer;
 use super::super::header::{HEADER_BYTES, RawKeyPointer};
-use super::shift;
+use super::shift::shift;
 use crate::key::{Key, RawKey};
 use core::ops::Range;
 use zerocopy::FromBytes;

@@ -17,7 +17,18 @@ fn open_mode(flags: u32, open_flags: u32) -> Result<OpenMode> {
         append: flags & libc::O_APPEND != 0,
         truncate: flags & libc::O_TRUNC != 0,
         drop_privileges: open_flags & bit::OPEN_IN_KILL_PRIVILEGES != 0,
+        durable: durability(flags).is_some(),
     })
+}
+
+/// Returns whether these open flags make each write durable, and then whether the content suffices
+/// (`O_DSYNC` without `O_SYNC`). The flags of a WRITE request include `RWF_DSYNC` and `RWF_SYNC`.
+const fn durability(flags: i32) -> Option<bool> {
+    match flags & libc::O_SYNC {
+        libc::O_SYNC => Some(false),
+        rest if rest & libc::O_DSYNC != 0 => Some(true),
+        _ => None,
+    }
 }
 
 fn allocate_mode(mode: u32) -> Result<AllocateMode> {
@@ -127,6 +138,10 @@ impl Server {
     /// cache may hold old pages from a concurrent read. The kernel therefore drops these pages
     /// before the caller gets the answer. If the kernel never cached content of the file, no
     /// invalidation is needed: later reads return the new content.
+    ///
+    /// The kernel syncs the file after a write with `O_DSYNC`, except after an asynchronous direct
+    /// write (libaio, io_uring). A direct write with this flag is therefore durable when its answer
+    /// leaves. If the kernel syncs as well, the second sync has nothing to do.
     pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let handle = HandleId(request.input.u64()?);
         let offset = request.input.u64()?;
@@ -140,8 +155,8 @@ impl Server {
         let is_cached = flags & bit::WRITE_CACHE != 0;
         let drop_privileges = flags & bit::WRITE_KILL_PRIVILEGES != 0;
         let node = self.node_of(request);
-        let is_direct = i32::try_from(open_flags).is_ok_and(|flags| flags & libc::O_DIRECT != 0);
-        let is_direct = is_direct && !is_cached;
+        let open_flags = i32::try_from(open_flags).map_err(|_| Errno::INVAL)?;
+        let is_direct = open_flags & libc::O_DIRECT != 0 && !is_cached;
         if !is_direct {
             // Record this before the write, so that a later direct write knows about the cached
             // pages.
@@ -149,6 +164,9 @@ impl Server {
         }
         self.vfs
             .write(handle, offset, content, is_cached, drop_privileges)?;
+        if let Some(only_data) = durability(open_flags).filter(|_| is_direct) {
+            self.vfs.sync(node, only_data)?;
+        }
         out.u32(size).u32(0);
         if !is_direct || !self.vfs.is_cached(node) {
             return Ok(Reply::Answer);
@@ -174,8 +192,13 @@ impl Server {
         let mode = allocate_mode(request.input.u32()?)?;
         let end = offset.checked_add(length).ok_or(Errno(libc::EFBIG))?;
         let reply = self.drop_privileges_of_others(request, request.header.node)?;
-        self.vfs.allocate(handle, offset..end, mode)?;
-        Ok(reply)
+        match self.vfs.allocate(handle, offset..end, mode) {
+            Ok(()) => Ok(reply),
+            Err(errno) => {
+                let stale = Stale::Content(self.node_of(request), offset..end);
+                Ok(Reply::FailedAfter(errno, vec![stale]))
+            }
+        }
     }
 
     /// Drops privileges of a file after a content change without the flag that states the caller's
@@ -220,7 +243,15 @@ impl Server {
         let reply = self.drop_privileges_of_others(request, target)?;
         let is_short = request.header.operation != operation::COPY_FILE_RANGE_64;
         let most = if is_short { COPY_BYTES_MAX } else { u64::MAX };
-        let copied = self.vfs.copy(from, to, bytes.min(most))?;
+        let copied = match self.vfs.copy(from, to, bytes.min(most)) {
+            Ok(copied) => copied,
+            Err(errno) => {
+                // Clamp: no file has content past this end.
+                let range = to.1..to.1.saturating_add(bytes);
+                let stale = Stale::Content(self.node(target), range);
+                return Ok(Reply::FailedAfter(errno, vec![stale]));
+            }
+        };
         if is_short {
             out.u32(u32::try_from(copied.bytes).unwrap_or(u32::MAX)).u32(0);
         } else {

@@ -8,6 +8,7 @@ use buttress::{DeviceNumber, NodeKind};
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
+const WHITEOUT_NOREPLACE: u32 = WHITEOUT | NOREPLACE;
 
 /// Length of an entry's header in a listing; the next constant is the length with attributes.
 const LISTED_HEAD: usize = 24;
@@ -140,6 +141,7 @@ impl Server {
                 NOREPLACE => RenameHow::NoReplace,
                 EXCHANGE => RenameHow::Exchange,
                 WHITEOUT => RenameHow::Whiteout,
+                WHITEOUT_NOREPLACE => RenameHow::WhiteoutNoReplace,
                 _ => return Err(Errno::INVAL),
             }
         } else {

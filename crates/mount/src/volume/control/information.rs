@@ -3,9 +3,9 @@
 
 use super::super::MountedVolume;
 use super::arguments::{Answer, Fields};
-use super::rights::require_privileged;
+use super::rights::{is_privileged, require_listing, require_privileged};
 use super::subvolumes::READ_ONLY;
-use crate::vfs::{Answered, Control, Errno, Result};
+use crate::vfs::{Answered, Caller, Control, Errno, Result};
 use buttress::unstable::accounts::Accounts as _;
 use buttress::unstable::format::{ItemType, Key, RootRef};
 use buttress::unstable::fs::Filesystem;
@@ -244,6 +244,7 @@ impl MountedVolume {
                 &self.access.view(),
                 Location::new(subvolume, inode),
                 InodeNumber::ROOT_DIRECTORY,
+                control.caller,
             )?
         };
         if path.len() >= LOOKUP_PATH_BYTES {
@@ -271,7 +272,7 @@ impl MountedVolume {
         let from = Location::new(location.subvolume, directory);
         let path = match directory == location.inode {
             true => Vec::new(),
-            false => self.path_in(&view, from, location.inode)?,
+            false => self.path_in(&view, from, location.inode, control.caller)?,
         };
         let mut answer = Answer::default();
         answer
@@ -283,13 +284,16 @@ impl MountedVolume {
     }
 
     /// Returns the path of an inode below a directory of its subvolume, with a slash after each
-    /// name.
-    fn path_in(&self, view: &Filesystem, of: Location, top: InodeNumber) -> Result<Vec<u8>> {
+    /// name. Callers without the rights of root must have access to each directory of the path.
+    fn path_in(&self, view: &Filesystem, of: Location, top: InodeNumber, caller: Caller) -> Result<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = of;
         while at.inode != top {
             if names.len() >= DEPTH_MAX {
                 return Err(Errno(libc::EUCLEAN));
+            }
+            if !is_privileged(caller) {
+                require_listing(self, caller, at)?;
             }
             let record = view.inode_record(at);
             let record = record.map_err(|_| Errno::NOENT)?;

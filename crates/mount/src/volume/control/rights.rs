@@ -10,6 +10,7 @@ use crate::vfs::{Caller, Errno, Result};
 use buttress::{Location, Metadata};
 
 const WRITE_AND_SEARCH: u32 = 0o3;
+const READ_AND_SEARCH: u32 = 0o5;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// Returns whether the caller has the rights of root.
@@ -33,10 +34,10 @@ pub(super) fn require_owner(caller: Caller, metadata: &Metadata) -> Result<()> {
     }
 }
 
-/// Returns whether the mode lets a caller create names in a directory.
-fn mode_allows(caller: Caller, metadata: &Metadata) -> bool {
+/// Returns whether the mode gives these rights to a caller.
+fn mode_allows(caller: Caller, metadata: &Metadata, rights: u32) -> bool {
     let mode = metadata.permissions();
-    let has = |shift: u32| (mode >> shift) & WRITE_AND_SEARCH == WRITE_AND_SEARCH;
+    let has = |shift: u32| (mode >> shift) & rights == rights;
     if caller.uid == metadata.uid {
         has(6)
     } else if caller.gid == metadata.gid {
@@ -50,18 +51,27 @@ fn mode_allows(caller: Caller, metadata: &Metadata) -> bool {
 impl MountedVolume {
     /// Refuses callers that may not create names in a directory.
     pub(super) fn require_making(&self, caller: Caller, directory: Location) -> Result<()> {
-        let metadata = self.metadata(directory)?;
-        if !metadata.is_directory() {
-            return Err(Errno::NOTDIR);
-        }
-        if is_privileged(caller) {
-            return Ok(());
-        }
-        let has_list = self.xattr_at(directory, ACCESS_LIST).is_ok();
-        let is_owner = caller.uid == metadata.uid;
-        match mode_allows(caller, &metadata) && (is_owner || !has_list) {
-            true => Ok(()),
-            false => Err(Errno::ACCES),
-        }
+        require_rights(self, caller, directory, WRITE_AND_SEARCH)
+    }
+}
+
+/// Refuses callers that may not list a directory and search it.
+pub(super) fn require_listing(volume: &MountedVolume, caller: Caller, directory: Location) -> Result<()> {
+    require_rights(volume, caller, directory, READ_AND_SEARCH)
+}
+
+fn require_rights(volume: &MountedVolume, caller: Caller, directory: Location, rights: u32) -> Result<()> {
+    let metadata = volume.metadata(directory)?;
+    if !metadata.is_directory() {
+        return Err(Errno::NOTDIR);
+    }
+    if is_privileged(caller) {
+        return Ok(());
+    }
+    let has_list = volume.xattr_at(directory, ACCESS_LIST).is_ok();
+    let is_owner = caller.uid == metadata.uid;
+    match mode_allows(caller, &metadata, rights) && (is_owner || !has_list) {
+        true => Ok(()),
+        false => Err(Errno::ACCES),
     }
 }
