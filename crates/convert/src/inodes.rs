@@ -20,7 +20,7 @@ use buttress_format::{
 };
 
 /// The largest content that is kept in a tree, if the node size allows it.
-const INLINE_BYTES_MAX: u64 = 2048;
+pub(crate) const INLINE_BYTES_MAX: u64 = 2048;
 
 /// The index of the first name in a directory.
 const FIRST_INDEX: u64 = 2;

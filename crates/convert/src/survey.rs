@@ -4,6 +4,7 @@
 //! to free blocks, so a block that is free by mistake would be lost.
 
 use crate::error::{Error, Result};
+use crate::inodes::INLINE_BYTES_MAX;
 use crate::layout::{EXTENT_BYTES_MAX, Needs, Units};
 use crate::zeros;
 use buttress_device::Device;
@@ -53,6 +54,41 @@ fn require_used(
     })
 }
 
+/// Returns an upper bound on the size of an inode's items, and requires that all of its blocks are in
+/// use.
+fn inode_bytes(old: &Ext, inode: &ExtInode, runs: &[Range<u64>]) -> Result<u64> {
+    let block_bytes = u64::from(old.superblock().block_bytes);
+    let mut bytes = INODE_BYTES;
+    if inode.is_inline() {
+        bytes = bytes
+            .exact_add(EXTENT_BYTES)
+            .exact_add(u64::from(old.superblock().inode_bytes));
+    } else if inode.size_bytes <= INLINE_BYTES_MAX {
+        bytes = bytes.exact_add(EXTENT_BYTES).exact_add(inode.size_bytes);
+    }
+    for attribute in old.attributes(inode)? {
+        let value = u64_of(attribute.value.len());
+        bytes = bytes.exact_add(NAME_BYTES).exact_add(256).exact_add(value);
+    }
+    let mut extents = old.extents(inode);
+    while let Some(extent) = extents.next().transpose()? {
+        let blocks = (u64::from(extent.blocks), block_bytes);
+        require_used(runs, inode, extent.start, blocks)?;
+        // An extent of a file can lie in several extents of the saved image.
+        let length = u64::from(extent.blocks).exact_mul(block_bytes);
+        bytes = bytes.exact_add(EXTENT_BYTES.exact_mul(length.quotient(EXTENT_BYTES_MAX).exact_add(2)));
+    }
+    for block in extents.take_map_blocks().into_iter().chain(inode.attribute_block) {
+        require_used(runs, inode, block, (1, block_bytes))?;
+    }
+    if inode.kind == FileKind::Directory {
+        for entry in old.entries(inode)? {
+            bytes = bytes.exact_add(NAME_BYTES.exact_add(u64_of(entry?.name.len()).exact_mul(3)));
+        }
+    }
+    Ok(bytes)
+}
+
 /// Surveys a volume whose new sectors have checksums of `checksum_bytes`.
 pub(crate) fn survey(
     device: &Device,
@@ -77,31 +113,7 @@ pub(crate) fn survey(
     for inode in old.inodes() {
         let inode = inode?;
         progress.check()?;
-        bytes = bytes.exact_add(INODE_BYTES).exact_add(2048);
-        for attribute in old.attributes(&inode)? {
-            let value = u64_of(attribute.value.len());
-            bytes = bytes.exact_add(NAME_BYTES).exact_add(256).exact_add(value);
-        }
-        let mut extents = old.extents(&inode);
-        while let Some(extent) = extents.next().transpose()? {
-            require_used(
-                &runs,
-                &inode,
-                extent.start,
-                (u64::from(extent.blocks), block_bytes),
-            )?;
-            // An extent of a file can lie in several extents of the saved image.
-            let length = u64::from(extent.blocks).exact_mul(block_bytes);
-            bytes = bytes.exact_add(EXTENT_BYTES.exact_mul(length.quotient(EXTENT_BYTES_MAX).exact_add(2)));
-        }
-        for block in extents.take_map_blocks().into_iter().chain(inode.attribute_block) {
-            require_used(&runs, &inode, block, (1, block_bytes))?;
-        }
-        if inode.kind == FileKind::Directory {
-            for entry in old.entries(&inode)? {
-                bytes = bytes.exact_add(NAME_BYTES.exact_add(u64_of(entry?.name.len()).exact_mul(3)));
-            }
-        }
+        bytes = bytes.exact_add(inode_bytes(old, &inode, &runs)?);
     }
     let chunks = used.device_bytes().quotient(32 << 20).exact_add(8);
     bytes = bytes

@@ -348,8 +348,9 @@ fn an_image_that_may_not_be_read() {
         if case.source == Source::Nothing {
             return;
         }
+        let words = case.words(world);
         world.forbid_reading();
-        let ended = run_in(case, world, condition, How::AsUser, &case.words(world));
+        let ended = run_in(case, world, condition, How::AsUser, &words);
         world.allow_reading();
         expect_failure(
             case,

@@ -274,8 +274,10 @@ impl World {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    fn sources(&self) -> [PathBuf; 4] {
-        ["volume.img", "stream", "host", "host/file"].map(|name| self.path(name))
+    fn sources(&self) -> Vec<PathBuf> {
+        let names = ["volume.img", "ext4.img", "stream", "host", "host/file"];
+        let paths = names.map(|name| self.path(name));
+        paths.into_iter().filter(|path| path.exists()).collect()
     }
 
     /// Makes the commands' inputs unreadable for everyone except root.
