@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn number_of_touched_directories_is_limited() {
-        let directory = |number| Location::new(SubvolumeId::TOP_LEVEL, InodeNumber::new(256 + number));
+        let directory = |number: u64| Location::new(SubvolumeId::TOP_LEVEL, InodeNumber::new(256 + number));
         let mut directories = Directories::default();
         for number in 0..1000 {
             if directories.can_touch(directory(number)) {
