@@ -26,17 +26,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_build::{
-    ContentReader, Contents, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence, ShareKey, Source,
-    SourceError, SubvolumeMark,
+    Contents, Entry, EntryKind, EntryPath, LinkKey, Precedence, ShareKey, Source, SourceError, SubvolumeMark,
 };
 use buttress_fs::Progress;
 
 use crate::member::{self, entry_of};
 use crate::store::Store;
 use crate::tar::{Kind, Member, Problem, Reader, TarError};
+use contents::LayerContents;
 use revisits::{MemberPlace, Revisited, Revisits};
 use symlinks::Symlinks;
 
+mod contents;
 mod revisits;
 mod symlinks;
 
@@ -473,28 +474,6 @@ impl Source for Layers {
 
     fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError> {
         Ok(Arc::new(LayerContents(Arc::clone(&self.layers))))
-    }
-}
-
-#[derive(Debug)]
-struct LayerContents(Arc<Vec<Layer>>);
-
-impl Contents for LayerContents {
-    fn open(&self, path: &EntryPath, content: &FileContent) -> Result<Box<dyn ContentReader>, SourceError> {
-        let found = content
-            .locator
-            .split_first_chunk::<2>()
-            .and_then(|(number, locator)| {
-                let layer = self.0.get(usize::from(u16::from_le_bytes(*number)))?;
-                Some((layer, locator))
-            });
-        let Some((layer, locator)) = found else {
-            return Err(SourceError::Changed {
-                place: String::from_utf8_lossy(path.as_bytes()).into_owned(),
-                what: "it lies in no layer".to_owned(),
-            });
-        };
-        member::open(&layer.name, &layer.store, content.size.get(), locator)
     }
 }
 
