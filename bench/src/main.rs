@@ -15,6 +15,7 @@
 //!   under each shape of reads ([`scrub`]);
 //! - `relocate`: balances, conversions and removed devices, against the kernel on loop devices
 //!   ([`relocate`]);
+//! - `convert`: conversions of ext4 in place and back, against btrfs-convert ([`convert`]);
 //! - `live`: calls of the library on a volume in memory, by several threads and beside a writer,
 //!   with their exclusive parts ([`live`]); `live holds`: the length of lock holds under a mixed
 //!   load;
@@ -36,6 +37,7 @@
 
 mod cache;
 mod check;
+mod convert;
 mod fiemap;
 mod fsync;
 mod fsync_simulated;
@@ -128,6 +130,7 @@ fn run() -> Result<()> {
         ["send", jobs @ ..] => send::run_all(full, jobs),
         ["receive", jobs @ ..] => receive::run_all(full, jobs),
         ["relocate", jobs @ ..] => relocate::run_all(full, jobs),
+        ["convert", jobs @ ..] => convert::run_all(full, jobs),
         ["sweep"] => sweep::run(full),
         ["write", jobs @ ..] => write::run_all(full, jobs),
         // Runs a step of our side, in a separate process.
@@ -168,6 +171,7 @@ fn run() -> Result<()> {
             check::run(TINY)?;
             scrub::run_all(TINY, &[])?;
             relocate::run_all(TINY, &[])?;
+            convert::run_all(TINY, &[])?;
             mkfs::run_all(TINY, &[])?;
             mount::run_all(TINY, &[])?;
             space::run_all(TINY, &[])?;
@@ -175,7 +179,7 @@ fn run() -> Result<()> {
         }
         _ => bail!(
             "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | receive [JOB…] | write [JOB…] | sweep | check | scrub [make] [pairs|ROW…|replace|shapes|plot] | live [holds|CALL…] | \
-             fsync [simulated|JOB…] | mkfs [JOB…] | mount [JOB…] | space | relocate [JOB…] | fiemap [JOB…] | tiny"
+             fsync [simulated|JOB…] | mkfs [JOB…] | mount [JOB…] | space | relocate [JOB…] | convert [JOB…] | fiemap [JOB…] | tiny"
         ),
     }
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Crates whose locks the document lists.
-const CRATES: [&str; 9] = [
-    "scrub", "writer", "engine", "accounts", "fs", "tree", "volume", "device", "lab",
+const CRATES: [&str; 10] = [
+    "scrub", "repair", "writer", "engine", "accounts", "fs", "tree", "volume", "device", "lab",
 ];
 
 /// A crate, and the files in it whose locks have no class of `locks`. Threads may acquire an

@@ -4,22 +4,30 @@
 //! source takes only the time of the last change of content. The other times describe this copy of
 //! the tree, not its content. The source reads content later. At that read, the file must still
 //! have the same identity, size and times of change, both before and after.
+//!
+//! Another user may own a part of the tree and change it meanwhile. The source therefore opens every
+//! directory and file from the open root, one component after another, and follows no link. A
+//! directory must still be the one that was found. Entries never come from outside of the root.
 
 use crate::entry::{Attributes, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
-use crate::source::{ContentReader, Contents, Source, SourceError};
-use buttress_format::{ByteCount, FileOffset, InodeFlags, Timestamp};
+use crate::source::{Contents, Source, SourceError};
+use beneath::{DIRECTORY_FLAGS, Identity, open_beneath};
+use buttress_format::{ByteCount, InodeFlags, Timestamp};
 use buttress_fs::NodeKind;
 use buttress_fs::{DeviceNumber, Xattr};
-use core::ops::Range;
-use rustix::fs::{OFlags, SeekFrom};
+use contents::{DirectoryContents, Seen};
+use rustix::fs::{CWD, Dir, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
-use std::fs::{DirEntry, File, FileType, Metadata, OpenOptions, ReadDir};
+use std::fs::{File, FileType, Metadata};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+mod beneath;
+mod contents;
 
 /// The kernel's maximum length of a list of names, or of a value, of extended attributes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -28,15 +36,36 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub struct DirectorySource {
     root: PathBuf,
+    /// The open root, after the first entry.
+    top: Option<Arc<OwnedFd>>,
     /// Directories that were found and not read yet, by their paths in the tree.
-    pending: Vec<Vec<u8>>,
-    open: Option<(Vec<u8>, ReadDir)>,
-    started: bool,
+    pending: Vec<(Vec<u8>, Identity)>,
+    open: Option<OpenDirectory>,
     without: Vec<(u64, u64)>,
     without_names: Vec<Vec<u8>>,
     /// The path in the tree at which the directory is placed.
     below: EntryPath,
     buffer: Vec<u8>,
+}
+
+/// The directory whose entries are being read.
+#[derive(Debug)]
+struct OpenDirectory {
+    /// The path in the tree.
+    path: Vec<u8>,
+    directory: OwnedFd,
+    entries: Dir,
+}
+
+/// A file that an entry describes.
+struct Node<'a> {
+    /// The file itself, not the target of a link. It gives no access to the content.
+    opened: &'a File,
+    /// The directory that contains the file, and the file's name.
+    place: (BorrowedFd<'a>, &'a [u8]),
+    /// The path for messages.
+    host: &'a Path,
+    metadata: &'a Metadata,
 }
 
 impl DirectorySource {
@@ -45,9 +74,9 @@ impl DirectorySource {
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
+            top: None,
             pending: Vec::new(),
             open: None,
-            started: false,
             without: Vec::new(),
             without_names: Vec::new(),
             below: EntryPath::root(),
@@ -85,8 +114,8 @@ impl DirectorySource {
         }
     }
 
-    fn begin(&mut self) -> Result<Entry, SourceError> {
-        self.started = true;
+    /// Opens the root.
+    fn open_top(&mut self) -> Result<Arc<OwnedFd>, SourceError> {
         let metadata = std::fs::metadata(&self.root);
         let metadata = metadata.map_err(|cause| Self::failed("looking at", &self.root, cause))?;
         if !metadata.is_dir() {
@@ -97,34 +126,81 @@ impl DirectorySource {
         // root.
         let root = self.root.canonicalize();
         self.root = root.map_err(|cause| Self::failed("looking at", &self.root, cause))?;
-        self.pending.push(Vec::new());
-        let path = self.root.clone();
-        self.entry(self.below.clone(), &path, &metadata)
+        let flags = DIRECTORY_FLAGS | OFlags::CLOEXEC;
+        let top = rustix::fs::openat(CWD, &self.root, flags, Mode::empty());
+        let top = top.map_err(|error| Self::failed("reading", &self.root, error.into()))?;
+        let top = Arc::new(top);
+        self.top = Some(Arc::clone(&top));
+        Ok(top)
     }
 
-    fn next_in_directory(&mut self) -> Result<Option<(Vec<u8>, DirEntry)>, SourceError> {
+    fn begin(&mut self) -> Result<Entry, SourceError> {
+        let top = self.open_top()?;
+        let (opened, metadata) =
+            inspected(&top, b".").map_err(|cause| Self::failed("looking at", &self.root, cause))?;
+        self.pending.push((Vec::new(), Identity::of(&metadata)));
+        let node = Node {
+            opened: &opened,
+            place: (top.as_fd(), b"."),
+            host: &self.root.clone(),
+            metadata: &metadata,
+        };
+        self.entry(self.below.clone(), &node)
+    }
+
+    /// Returns the next name in the open directory, or in the next pending one.
+    fn next_name(&mut self) -> Result<Option<Vec<u8>>, SourceError> {
         loop {
-            if let Some((at, open)) = &mut self.open {
-                match open.next() {
-                    Some(Ok(entry)) => return Ok(Some((at.clone(), entry))),
-                    Some(Err(cause)) => {
-                        let path = host_path(&self.root, at);
-                        return Err(Self::failed("reading", &path, cause));
+            if let Some(open) = &mut self.open {
+                match open.entries.next() {
+                    Some(Ok(entry)) => {
+                        let name = entry.file_name().to_bytes();
+                        if !matches!(name, b"." | b"..") {
+                            return Ok(Some(name.to_vec()));
+                        }
+                        continue;
+                    }
+                    Some(Err(error)) => {
+                        let path = host_path(&self.root, &open.path);
+                        return Err(Self::failed("reading", &path, error.into()));
                     }
                     None => self.open = None,
                 }
             }
-            let Some(at) = self.pending.pop() else {
+            let Some((path, identity)) = self.pending.pop() else {
                 return Ok(None);
             };
-            let path = host_path(&self.root, &at);
-            let open = std::fs::read_dir(&path).map_err(|cause| Self::failed("reading", &path, cause))?;
-            self.open = Some((at, open));
+            self.open = Some(self.open_directory(path, identity)?);
         }
     }
 
-    fn entry(&mut self, path: EntryPath, at: &Path, metadata: &Metadata) -> Result<Entry, SourceError> {
-        let kind = kind(at, metadata)?;
+    /// Opens a directory that was found earlier.
+    fn open_directory(&self, path: Vec<u8>, found: Identity) -> Result<OpenDirectory, SourceError> {
+        let host = host_path(&self.root, &path);
+        let failed = |cause: io::Error| Self::failed("reading", &host, cause);
+        let top = self
+            .top
+            .as_ref()
+            .ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let directory =
+            open_beneath(top.as_fd(), &path, DIRECTORY_FLAGS).map_err(|error| failed(error.into()))?;
+        let directory = File::from(directory);
+        if Identity::of(&directory.metadata().map_err(failed)?) != found {
+            return Err(SourceError::Changed {
+                place: host.display().to_string(),
+                what: "another directory has replaced it".to_owned(),
+            });
+        }
+        Ok(OpenDirectory {
+            path,
+            entries: Dir::read_from(&directory).map_err(|error| failed(error.into()))?,
+            directory: directory.into(),
+        })
+    }
+
+    fn entry(&mut self, path: EntryPath, node: &Node<'_>) -> Result<Entry, SourceError> {
+        let kind = kind(node)?;
+        let metadata = node.metadata;
         let is_link = kind_has_links(&kind) && metadata.nlink() > 1;
         let attributes = Attributes {
             permissions: metadata.mode() & 0o7777,
@@ -137,7 +213,7 @@ impl DirectorySource {
             atime: None,
             ctime: None,
             otime: None,
-            xattrs: self.xattrs(at)?,
+            xattrs: self.xattrs(node)?,
             flags: InodeFlags::empty(),
             compression: None,
             link: is_link.then(|| LinkKey(metadata.dev(), metadata.ino())),
@@ -150,17 +226,61 @@ impl DirectorySource {
         })
     }
 
-    fn xattrs(&mut self, path: &Path) -> Result<Vec<Xattr>, SourceError> {
-        let failed = |error: Errno| Self::failed("reading attributes of", path, error.into());
-        let length = match rustix::fs::llistxattr(path, &mut self.buffer) {
+    /// Returns the entry of a name in the open directory. Returns `None` for a file that is left out.
+    fn entry_of_name(&mut self, name: &[u8]) -> Result<Option<Entry>, SourceError> {
+        let Some(open) = self.open.take() else {
+            return Ok(None);
+        };
+        let at = match open.path.as_slice() {
+            b"" => name.to_vec(),
+            above => [above, b"/", name].concat(),
+        };
+        let host = host_path(&self.root, &at);
+        let found = inspected(&open.directory, name);
+        let (opened, metadata) = found.map_err(|cause| Self::failed("looking at", &host, cause))?;
+        let node = Node {
+            opened: &opened,
+            place: (open.directory.as_fd(), name),
+            host: &host,
+            metadata: &metadata,
+        };
+        let is_left_out = self.without.contains(&(metadata.dev(), metadata.ino()));
+        let entry = match is_left_out {
+            true => None,
+            false => {
+                let path = EntryPath::new(&[self.below.as_bytes(), b"/", &at].concat());
+                let path = path.map_err(|problem| SourceError::Invalid {
+                    place: host.display().to_string(),
+                    problem: problem.into(),
+                })?;
+                Some(self.entry(path, &node)?)
+            }
+        };
+        self.open = Some(open);
+        if metadata.is_dir() && !is_left_out {
+            self.pending.push((at, Identity::of(&metadata)));
+        }
+        Ok(entry)
+    }
+
+    fn xattrs(&mut self, node: &Node<'_>) -> Result<Vec<Xattr>, SourceError> {
+        let failed = |error: Errno| Self::failed("reading attributes of", node.host, error.into());
+        // The system reads attributes through a descriptor only if the file is open for reading.
+        // This path leads to the open file itself, even if the file is a link.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", node.opened.as_raw_fd()));
+        let length = match rustix::fs::listxattr(&path, &mut self.buffer) {
             Ok(0) | Err(Errno::NOTSUP) => return Ok(Vec::new()),
             Ok(length) => length,
+            Err(Errno::NOENT) => {
+                let cause = io::Error::other("/proc is not mounted");
+                return Err(Self::failed("reading attributes of", node.host, cause));
+            }
             Err(error) => return Err(failed(error)),
         };
         let names = self.buffer.get(..length).unwrap_or_default().to_vec();
         let mut xattrs = Vec::new();
         for name in names.split(|byte| *byte == 0).filter(|name| is_kept(name)) {
-            let length = match rustix::fs::lgetxattr(path, name, &mut self.buffer) {
+            let length = match rustix::fs::getxattr(&path, name, &mut self.buffer) {
                 Ok(length) => length,
                 // The attribute is listed, but this process may not read it.
                 Err(Errno::NODATA | Errno::NOTSUP) => continue,
@@ -205,10 +325,25 @@ fn host_path(root: &Path, at: &[u8]) -> PathBuf {
     }
 }
 
+/// Opens the file with this name itself, even if it is a link, and returns its attributes.
+fn inspected(directory: impl AsFd, name: &[u8]) -> io::Result<(File, Metadata)> {
+    let opened = File::from(open_beneath(directory.as_fd(), name, OFlags::PATH)?);
+    let metadata = opened.metadata()?;
+    Ok((opened, metadata))
+}
+
 /// Returns the data extent of a file of this system. Returns `None` if the file has no holes, or if
 /// its holes cannot be found.
 #[must_use]
 pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
+    let flags = FILE_FLAGS | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    data_of(metadata, || rustix::fs::openat(CWD, at, flags, Mode::empty()))
+}
+
+/// Flags that open a file's content. If a pipe has replaced the file, opening it does not wait.
+const FILE_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
+
+fn data_of(metadata: &Metadata, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Option<DataExtent> {
     // The limit on a file's ranges. A file with more ranges counts as data throughout.
     const RANGES_MAX: u64 = 1 << 16;
     let seen = Seen::of(metadata);
@@ -216,7 +351,7 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
         return None;
     }
     // If this open fails, a later read of the file reports the failure.
-    let file = open_file(at).ok()?;
+    let file = open().ok()?;
     let mut found = DataExtent::default();
     let mut from = 0;
     while from < seen.size && found.ranges < RANGES_MAX {
@@ -236,15 +371,8 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
     (from >= seen.size).then_some(found)
 }
 
-fn open_file(host: &Path) -> io::Result<File> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(i32::try_from(flags).map_err(io::Error::other)?)
-        .open(host)
-}
-
-fn kind(at: &Path, metadata: &Metadata) -> Result<EntryKind, SourceError> {
+fn kind(node: &Node<'_>) -> Result<EntryKind, SourceError> {
+    let metadata = node.metadata;
     let file_type: FileType = metadata.file_type();
     let number = || {
         let raw = metadata.rdev();
@@ -258,14 +386,14 @@ fn kind(at: &Path, metadata: &Metadata) -> Result<EntryKind, SourceError> {
     } else if file_type.is_file() {
         EntryKind::File(FileContent {
             size: ByteCount::new(metadata.len()),
-            data: data_of_file(at, metadata),
+            data: data_of(metadata, || open_beneath(node.place.0, node.place.1, FILE_FLAGS)),
             locator: Seen::of(metadata).encode(),
             share: None,
         })
     } else if file_type.is_symlink() {
-        let target = std::fs::read_link(at);
-        let target = target.map_err(|cause| DirectorySource::failed("reading", at, cause))?;
-        EntryKind::Symlink(target.into_os_string().into_vec())
+        let target = rustix::fs::readlinkat(node.opened, "", Vec::new());
+        let target = target.map_err(|error| DirectorySource::failed("reading", node.host, error.into()))?;
+        EntryKind::Symlink(target.into_bytes())
     } else if file_type.is_fifo() {
         EntryKind::Node(NodeKind::Fifo)
     } else if file_type.is_socket() {
@@ -283,205 +411,34 @@ impl Source for DirectorySource {
     }
 
     fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
-        if !self.started {
+        if self.top.is_none() {
             return self.begin().map(Some);
         }
         loop {
-            let Some((mut at, entry)) = self.next_in_directory()? else {
+            let Some(name) = self.next_name()? else {
                 return Ok(None);
             };
-            let host = entry.path();
-            let metadata = match entry.metadata() {
-                Ok(metadata) => metadata,
-                Err(cause) => return Err(Self::failed("looking at", &host, cause)),
-            };
-            if self.without.contains(&(metadata.dev(), metadata.ino())) {
+            if self.without_names.contains(&name) {
                 continue;
             }
-            let name = entry.file_name();
-            if self
-                .without_names
-                .iter()
-                .any(|left_out| name.as_bytes() == left_out)
-            {
-                continue;
+            if let Some(entry) = self.entry_of_name(&name)? {
+                return Ok(Some(entry));
             }
-            if !at.is_empty() {
-                at.push(b'/');
-            }
-            at.extend_from_slice(name.as_bytes());
-            let path = EntryPath::new(&[self.below.as_bytes(), b"/", &at].concat()).map_err(|problem| {
-                SourceError::Invalid {
-                    place: host.display().to_string(),
-                    problem: problem.into(),
-                }
-            })?;
-            let entry = self.entry(path, &host, &metadata)?;
-            if metadata.is_dir() {
-                self.pending.push(at);
-            }
-            return Ok(Some(entry));
         }
     }
 
     fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError> {
+        let top = match &self.top {
+            Some(top) => Arc::clone(top),
+            None => self.open_top()?,
+        };
         Ok(Arc::new(DirectoryContents {
             root: self.root.clone(),
+            top,
             below: self.below.clone(),
         }))
     }
 }
 
-/// The state of a file when its entry was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    inode: u64,
-    size: u64,
-    mtime: (i64, i64),
-    ctime: (i64, i64),
-    /// True if the file allocates fewer blocks than its length, so that it may have holes.
-    sparse: bool,
-}
-
-impl Seen {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            inode: metadata.ino(),
-            size: metadata.len(),
-            mtime: (metadata.mtime(), metadata.mtime_nsec()),
-            ctime: (metadata.ctime(), metadata.ctime_nsec()),
-            sparse: metadata.blocks().saturating_mul(512) < metadata.len(),
-        }
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let numbers = [
-            self.inode.to_le_bytes(),
-            self.size.to_le_bytes(),
-            self.mtime.0.to_le_bytes(),
-            self.mtime.1.to_le_bytes(),
-            self.ctime.0.to_le_bytes(),
-            self.ctime.1.to_le_bytes(),
-        ];
-        let mut bytes = numbers.concat();
-        bytes.push(u8::from(self.sparse));
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut parts = bytes.chunks(8);
-        let mut next = || parts.next()?.try_into().ok();
-        Some(Self {
-            inode: u64::from_le_bytes(next()?),
-            size: u64::from_le_bytes(next()?),
-            mtime: (i64::from_le_bytes(next()?), i64::from_le_bytes(next()?)),
-            ctime: (i64::from_le_bytes(next()?), i64::from_le_bytes(next()?)),
-            sparse: bytes.last() == Some(&1),
-        })
-    }
-
-    /// Returns the difference from the file's current state as text.
-    fn difference(&self, now: &Self) -> Option<String> {
-        if now.inode != self.inode {
-            return Some("another file has replaced it".to_owned());
-        }
-        if now.size != self.size {
-            return Some(format!(
-                "its size changed from {} to {} bytes",
-                self.size, now.size
-            ));
-        }
-        if now.mtime != self.mtime || now.ctime != self.ctime {
-            return Some("its change time differs".to_owned());
-        }
-        None
-    }
-}
-
-/// A reader of files below a directory.
-#[derive(Debug)]
-struct DirectoryContents {
-    root: PathBuf,
-    below: EntryPath,
-}
-
-impl Contents for DirectoryContents {
-    fn open(&self, path: &EntryPath, content: &FileContent) -> Result<Box<dyn ContentReader>, SourceError> {
-        let path = path.as_bytes();
-        let inside = path.strip_prefix(self.below.as_bytes()).unwrap_or(path);
-        let inside = inside.strip_prefix(b"/").unwrap_or(inside);
-        let host = host_path(&self.root, inside);
-        let file = open_file(&host).map_err(|cause| DirectorySource::failed("opening", &host, cause))?;
-        let seen = Seen::decode(&content.locator).ok_or_else(|| SourceError::Changed {
-            place: host.display().to_string(),
-            what: "its recorded state is lost".to_owned(),
-        })?;
-        let mut reader = FileReader { file, host, seen };
-        reader.finish()?;
-        Ok(Box::new(reader))
-    }
-}
-
-/// A file that is being read.
-#[derive(Debug)]
-struct FileReader {
-    file: File,
-    host: PathBuf,
-    seen: Seen,
-}
-
-impl FileReader {
-    fn failed(&self, cause: io::Error) -> SourceError {
-        DirectorySource::failed("reading", &self.host, cause)
-    }
-}
-
-impl ContentReader for FileReader {
-    fn next_data(&mut self, from: FileOffset) -> Result<Option<Range<FileOffset>>, SourceError> {
-        let size = self.seen.size;
-        if from.get() >= size {
-            return Ok(None);
-        }
-        if !self.seen.sparse {
-            return Ok(Some(from..FileOffset::new(size)));
-        }
-        let start = match rustix::fs::seek(&self.file, SeekFrom::Data(from.get())) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(None),
-            Err(Errno::INVAL) => return Ok(Some(from..FileOffset::new(size))),
-            Err(error) => return Err(self.failed(error.into())),
-        };
-        let end = rustix::fs::seek(&self.file, SeekFrom::Hole(start));
-        let end = end.map_err(|error| self.failed(error.into()))?;
-        if start >= size {
-            return Ok(None);
-        }
-        Ok(Some(FileOffset::new(start)..FileOffset::new(end.min(size))))
-    }
-
-    fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError> {
-        match self.file.read_exact_at(into, at.get()) {
-            Ok(()) => Ok(()),
-            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Err(SourceError::Changed {
-                place: self.host.display().to_string(),
-                what: format!("it is truncated (expected {} bytes)", self.seen.size),
-            }),
-            Err(cause) => Err(self.failed(cause)),
-        }
-    }
-
-    fn host_file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
-    }
-
-    fn finish(&mut self) -> Result<(), SourceError> {
-        let metadata = self.file.metadata().map_err(|cause| self.failed(cause))?;
-        match self.seen.difference(&Seen::of(&metadata)) {
-            Some(what) => Err(SourceError::Changed {
-                place: self.host.display().to_string(),
-                what,
-            }),
-            None => Ok(()),
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

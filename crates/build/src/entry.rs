@@ -144,6 +144,14 @@ pub enum EntryKind {
     Opaque,
 }
 
+impl EntryKind {
+    /// Returns true if the root of the tree can have an entry of this kind.
+    #[must_use]
+    pub const fn can_be_root(&self) -> bool {
+        matches!(self, Self::Directory(_) | Self::Opaque | Self::Whiteout)
+    }
+}
+
 /// The properties of a subvolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubvolumeMark {

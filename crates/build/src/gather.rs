@@ -3,7 +3,7 @@
 use crate::ahead;
 use crate::builder::{Gathered, ImageBuilder, Verdict};
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
 use crate::layout::{Rules, lay_out};
 use crate::links::{push_link, resolve};
 use crate::options::{BuildOptions, Owners};
@@ -44,14 +44,19 @@ pub(crate) fn gather(
     let mut names = vec!["the builder".to_owned()];
     for (index, source) in sources.iter_mut().enumerate() {
         let number = u16::try_from(index.saturating_add(1)).map_err(|_| Error::Sources)?;
-        ahead::for_each(source, &mut |mut entry| {
+        let fetched = ahead::for_each(source, &mut |mut entry| {
             progress.check()?;
             let left_out = adapters
                 .iter()
                 .any(|adapter| adapter(&mut entry) == Verdict::LeaveOut);
             adapt(&mut entry, &options.owners, options.latest_time);
             add(&mut records, &mut links, number, &entry, left_out)
-        })?;
+        });
+        if fetched.is_err() {
+            // The source itself may have reported the cancellation.
+            progress.check()?;
+        }
+        fetched?;
         contents.push(source.contents()?);
         names.push(source.name());
     }
@@ -150,6 +155,12 @@ fn adapt(entry: &mut Entry, owners: &Owners, latest: Option<Timestamp>) {
 }
 
 fn add(records: &mut Sorter, links: &mut Sorter, source: u16, entry: &Entry, left_out: bool) -> Result<()> {
+    if !left_out && entry.path.is_root() && !entry.kind.can_be_root() {
+        return Err(Error::Entry {
+            path: shown(entry.path.as_bytes()),
+            problem: "the root of the tree is always a directory (found an entry of another kind)".to_owned(),
+        });
+    }
     let class = match entry.kind {
         _ if left_out => Class::LeftOut,
         EntryKind::Whiteout => Class::Whiteout,

@@ -9,6 +9,7 @@
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, SubvolumeMark};
 use crate::error::{Error, Result, shown};
 use crate::links::{Links, group_of_key};
+use crate::nested::OpenPath;
 use crate::record::Decoder;
 use crate::sort_key::{Class, Order, Place, place};
 use buttress_packing::{Record, Sorted, SortedReader};
@@ -28,7 +29,7 @@ pub(crate) struct Placed {
 /// A level of the path from the root to the current position.
 #[derive(Debug)]
 struct Level {
-    path: Vec<u8>,
+    path_bytes: usize,
     /// Entries of lower precedence than this are hidden.
     floor: Order,
     left_out: Vec<u16>,
@@ -89,22 +90,27 @@ pub(crate) fn merge(
         source_names,
         default,
         levels: Vec::new(),
+        open: OpenPath::default(),
+        current: None,
         give,
     };
     let mut reader = records.reader()?;
     let mut record = Record::default();
-    let mut path_entries: Vec<(Place, Record)> = Vec::new();
     while reader.next(&mut record)? {
-        let at = place(&record.key).ok_or(Error::Defect { what: "a key" })?;
-        if path_entries
-            .first()
-            .is_some_and(|(first, _)| first.path != at.path)
-        {
-            pass.path(&mut path_entries)?;
-        }
-        path_entries.push((at, core::mem::take(&mut record)));
+        pass.take(&record)?;
     }
-    pass.path(&mut path_entries)
+    pass.close_path()
+}
+
+/// The path whose entries are being read. Of these entries, only the one that stays so far is in
+/// memory.
+struct Current {
+    path: Vec<u8>,
+    /// The floor of the directory above.
+    floor: Order,
+    level: Level,
+    placed: Option<Placed>,
+    last_order: Option<Order>,
 }
 
 struct Pass<'a> {
@@ -112,77 +118,102 @@ struct Pass<'a> {
     source_names: &'a [String],
     default: &'a Attributes,
     levels: Vec<Level>,
+    /// The path of the innermost level.
+    open: OpenPath,
+    current: Option<Current>,
     give: &'a mut dyn FnMut(Placed) -> Result<()>,
 }
 
 impl Pass<'_> {
-    /// Processes all entries of one path.
-    fn path(&mut self, entries: &mut Vec<(Place, Record)>) -> Result<()> {
-        let Some((first, _)) = entries.first() else {
-            return Ok(());
+    /// Processes the next entry.
+    fn take(&mut self, record: &Record) -> Result<()> {
+        let at = place(&record.key).ok_or(Error::Defect { what: "a key" })?;
+        let mut current = match self.current.take() {
+            Some(current) if current.path == at.path => current,
+            other => {
+                self.current = other;
+                self.close_path()?;
+                self.begin_path(&at)
+            }
         };
+        self.add(&mut current, &at, record)?;
+        self.current = Some(current);
+        Ok(())
+    }
+
+    fn begin_path(&mut self, first: &Place) -> Current {
         let path = first.path.clone();
         self.open_levels_above(&path);
-        let (floor, left_out) = self
-            .levels
-            .last()
-            .map_or_else(Default::default, |above| (above.floor, above.left_out.clone()));
-        let mut own = Level {
+        let level = self.level_below(path.len());
+        Current {
             path,
-            floor,
-            left_out,
-            state: State::Absent,
-        };
-        let mut current: Option<Placed> = None;
-        let mut last_order = None;
-        for (at, record) in entries.drain(..) {
-            if at.class == Class::Entry && last_order == Some(at.order) {
-                let source_name = self.source_names.get(usize::from(at.order.source));
-                return Err(Error::Duplicate {
-                    path: shown(&at.path),
-                    source_name: source_name.cloned().unwrap_or_default(),
-                });
-            }
-            let is_hidden = at.order < floor || own.left_out.contains(&at.order.source);
-            match at.class {
-                Class::Entry => {
-                    last_order = Some(at.order);
-                    let placed = self.placed(&at, &record, is_hidden)?;
-                    if is_hidden {
-                        self.hide(Some(placed))?;
-                        continue;
-                    }
-                    let replaced = put_over(&mut current, placed, &mut own.floor, at.order);
-                    self.hide(replaced)?;
-                }
-                _ if is_hidden => {}
-                Class::LeftOut => {
-                    own.left_out.push(at.order.source);
-                    if current
-                        .as_ref()
-                        .is_some_and(|placed| placed.source == at.order.source)
-                    {
-                        current = None;
-                    }
-                }
-                Class::Whiteout => {
-                    own.floor = at.order;
-                    let taken = current.take();
-                    self.hide(taken)?;
-                }
-                Class::Opaque => own.floor = at.order,
-                Class::Last => {}
-            }
+            floor: level.floor,
+            level,
+            placed: None,
+            last_order: None,
         }
-        if let Some(placed) = current {
-            self.add_levels_above(&own.path)?;
-            own.state = match placed.entry.kind {
+    }
+
+    /// Adds an entry of the current path.
+    fn add(&mut self, current: &mut Current, at: &Place, record: &Record) -> Result<()> {
+        if at.class == Class::Entry && current.last_order == Some(at.order) {
+            let source_name = self.source_names.get(usize::from(at.order.source));
+            return Err(Error::Duplicate {
+                path: shown(&at.path),
+                source_name: source_name.cloned().unwrap_or_default(),
+            });
+        }
+        let is_hidden = at.order < current.floor || current.level.left_out.contains(&at.order.source);
+        match at.class {
+            Class::Entry => {
+                current.last_order = Some(at.order);
+                let placed = self.placed(at, record, is_hidden)?;
+                if is_hidden {
+                    return self.hide(Some(placed));
+                }
+                let replaced = put_over(&mut current.placed, placed, &mut current.level.floor, at.order);
+                self.hide(replaced)
+            }
+            _ if is_hidden => Ok(()),
+            Class::LeftOut => {
+                let source = at.order.source;
+                current.level.left_out.push(source);
+                if current
+                    .placed
+                    .as_ref()
+                    .is_some_and(|placed| placed.source == source)
+                {
+                    current.placed = None;
+                }
+                Ok(())
+            }
+            Class::Whiteout => {
+                current.level.floor = at.order;
+                let taken = current.placed.take();
+                self.hide(taken)
+            }
+            Class::Opaque => {
+                current.level.floor = at.order;
+                Ok(())
+            }
+            Class::Last => Ok(()),
+        }
+    }
+
+    /// Gives the entry that stays at the current path, and makes the path a level.
+    fn close_path(&mut self) -> Result<()> {
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        if let Some(placed) = current.placed {
+            self.add_levels_above(&current.path)?;
+            current.level.state = match placed.entry.kind {
                 EntryKind::Directory(_) => State::Directory,
                 _ => State::Other,
             };
             (self.give)(placed)?;
         }
-        self.levels.push(own);
+        self.levels.push(current.level);
         Ok(())
     }
 
@@ -223,26 +254,31 @@ impl Pass<'_> {
 
     /// Removes open levels that are not above `path`, and makes the missing levels.
     fn open_levels_above(&mut self, path: &[u8]) {
-        while self
-            .levels
-            .last()
-            .is_some_and(|level| !is_above(&level.path, path))
+        while let Some(level) = self.levels.last()
+            && !self.open.contains(level.path_bytes, path)
         {
             self.levels.pop();
         }
-        let known = self.levels.last().map_or(0, |level| level.path.len());
+        self.open.set(path);
+        let known = self.levels.last().map_or(0, |level| level.path_bytes);
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in ends.filter(|(end, _)| *end > known) {
-            let (floor, left_out) = self
-                .levels
-                .last()
-                .map_or_else(Default::default, |above| (above.floor, above.left_out.clone()));
-            self.levels.push(Level {
-                path: path.get(..end).unwrap_or_default().to_vec(),
-                floor,
-                left_out,
-                state: State::Absent,
-            });
+            let level = self.level_below(end);
+            self.levels.push(level);
+        }
+    }
+
+    /// Returns a level for a path of this length, which inherits from the innermost level.
+    fn level_below(&self, path_bytes: usize) -> Level {
+        let (floor, left_out) = self
+            .levels
+            .last()
+            .map_or_else(Default::default, |above| (above.floor, above.left_out.clone()));
+        Level {
+            path_bytes,
+            floor,
+            left_out,
+            state: State::Absent,
         }
     }
 
@@ -254,12 +290,13 @@ impl Pass<'_> {
                 State::Other => {
                     return Err(Error::NotADirectory {
                         path: shown(path),
-                        above: shown(&level.path),
+                        above: shown(self.open.of(level.path_bytes)),
                     });
                 }
                 State::Absent => {
                     level.state = State::Directory;
-                    let path = EntryPath::new(&level.path).map_err(|_| Error::Defect { what: "a path" })?;
+                    let above = self.open.of(level.path_bytes);
+                    let path = EntryPath::new(above).map_err(|_| Error::Defect { what: "a path" })?;
                     (self.give)(Placed {
                         source: 0,
                         entry: Entry {
@@ -298,14 +335,6 @@ fn put_over(
     current.replace(placed)
 }
 
-/// Returns true if `path` is located below `above`.
-fn is_above(above: &[u8], path: &[u8]) -> bool {
-    match path.strip_prefix(above) {
-        Some(rest) => (above.is_empty() && !rest.is_empty()) || rest.first() == Some(&b'/'),
-        None => false,
-    }
-}
-
 /// Marks the directory that an option names as a subvolume.
 pub(crate) fn marked(kind: &mut EntryKind, mark: SubvolumeMark) -> bool {
     match kind {
@@ -314,5 +343,64 @@ pub(crate) fn marked(kind: &mut EntryKind, mark: SubvolumeMark) -> bool {
             true
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{LinkKey, Precedence};
+    use crate::record::Encoder;
+    use crate::sort_key::sort_key;
+    use core::cell::Cell;
+
+    /// Returns the record of one name of a linked symbolic link.
+    fn record(path: &str, precedence: u64) -> Record {
+        let entry = Entry {
+            path: EntryPath::new(path.as_bytes()).unwrap(),
+            precedence: Precedence(precedence),
+            kind: EntryKind::Symlink(b"x".to_vec()),
+            attributes: Attributes {
+                link: Some(LinkKey(0, precedence)),
+                ..Attributes::default()
+            },
+        };
+        let order = Order {
+            source: 1,
+            precedence: entry.precedence,
+        };
+        let mut payload = Encoder::default();
+        payload.entry(&entry);
+        Record {
+            key: sort_key(path.as_bytes(), order, Class::Entry),
+            payload: payload.0,
+        }
+    }
+
+    /// A replaced entry whose inode has other names leaves memory before the next record is read.
+    #[test]
+    fn replaced_entries_of_one_path_are_not_held() {
+        let (hidden, given) = (Cell::new(0), Cell::new(0));
+        let mut give = |placed: Placed| {
+            let count = if placed.hidden { &hidden } else { &given };
+            count.set(count.get() + 1);
+            Ok(())
+        };
+        let mut pass = Pass {
+            groups: None,
+            source_names: &[],
+            default: &Attributes::default(),
+            levels: Vec::new(),
+            open: OpenPath::default(),
+            current: None,
+            give: &mut give,
+        };
+        for taken in 0..1000 {
+            pass.take(&record("a", taken)).unwrap();
+            assert_eq!((hidden.get(), given.get()), (taken, 0));
+        }
+        pass.take(&record("b", 0)).unwrap();
+        pass.close_path().unwrap();
+        assert_eq!((hidden.get(), given.get()), (999, 2));
     }
 }

@@ -7,8 +7,9 @@
 
 use crate::entry::{Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, SubvolumeMark};
 use crate::error::{Error, Result, shown};
+use crate::nested::OpenPath;
 use crate::record::{Decoder, Encoder};
-use crate::tree::{Name, Tree, is_below};
+use crate::tree::{Name, Tree};
 use buttress_format::node::edit::leaf_data_bytes_max;
 use buttress_format::{
     ByteCount, Compression, DirItem, FileExtent, FileExtentBody, FileKind, FileOffset, Generation,
@@ -157,6 +158,7 @@ pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Re
             .collect(),
         rules,
         frames: Vec::new(),
+        path: OpenPath::default(),
         flags_of_links: HashMap::new(),
         holders: HashMap::new(),
         next_inodes: HashMap::new(),
@@ -192,7 +194,7 @@ pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Re
 
 /// A directory that contains the current position.
 struct Frame {
-    path: Vec<u8>,
+    path_bytes: usize,
     tree: TreeId,
     inode: InodeNumber,
     item: InodeItem,
@@ -207,6 +209,8 @@ struct Pass<'a> {
     flags: HashMap<&'a [u8], InodeFlags>,
     rules: &'a Rules<'a>,
     frames: Vec<Frame>,
+    /// The path of the innermost frame.
+    path: OpenPath,
     /// Flags for inodes with several names, by the number of the first name.
     flags_of_links: HashMap<u64, InodeFlags>,
     /// The inodes, by the name that holds them.
@@ -251,7 +255,7 @@ impl Pass<'_> {
         while self
             .frames
             .last()
-            .is_some_and(|frame| !is_below(&path, &frame.path))
+            .is_some_and(|frame| !self.path.contains(frame.path_bytes, &path))
         {
             self.close()?;
         }
@@ -274,7 +278,7 @@ impl Pass<'_> {
         let own_flags = self.flags.remove(path.as_slice()).unwrap_or_default();
         let flags = inherited | own_flags;
         if let EntryKind::Directory(mark) = name.entry.kind {
-            return self.directory(path, &name, mark, flags);
+            return self.directory(&path, &name, mark, flags);
         }
         let Some(parent) = self.frames.last() else {
             return Err(Error::Defect {
@@ -338,7 +342,7 @@ impl Pass<'_> {
     /// Adds a directory and makes it the innermost one.
     fn directory(
         &mut self,
-        path: Vec<u8>,
+        path: &[u8],
         name: &Name,
         mark: Option<SubvolumeMark>,
         flags: InodeFlags,
@@ -347,12 +351,12 @@ impl Pass<'_> {
         let (tree, inode) = match (self.frames.last().map(|parent| parent.tree), name.subvolume) {
             (None, _) => {
                 if mark.is_some_and(|mark| mark.default) {
-                    self.set_default(TreeId::FS, &path)?;
+                    self.set_default(TreeId::FS, path)?;
                 }
                 (TreeId::FS, InodeNumber::ROOT_DIRECTORY)
             }
             (Some(_), Some(id)) => {
-                self.subvolume(id, mark.unwrap_or_default(), component, &path)?;
+                self.subvolume(id, mark.unwrap_or_default(), component, path)?;
                 (id, InodeNumber::ROOT_DIRECTORY)
             }
             (Some(tree), None) => {
@@ -371,11 +375,12 @@ impl Pass<'_> {
             self.push(tree, &InodeRefs::key(inode, inode), &data)?;
         }
         let attributes = &name.entry.attributes;
-        self.xattrs(tree, inode, &path, attributes)?;
+        self.xattrs(tree, inode, path, attributes)?;
         let mut item = inode_item(attributes, 0o040_000, flags, false);
         item.nlink = 1;
+        self.path.set(path);
         self.frames.push(Frame {
-            path,
+            path_bytes: path.len(),
             tree,
             inode,
             item,

@@ -55,6 +55,7 @@ mod gather;
 mod layers;
 mod layout;
 mod links;
+mod nested;
 pub mod options;
 mod record;
 mod sharing;

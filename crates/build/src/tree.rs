@@ -10,6 +10,7 @@ use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence, ShareKey
 use crate::error::{Error, Result, shown};
 use crate::layers::{Placed, marked, merge};
 use crate::links::Links;
+use crate::nested::SpooledPath;
 use crate::record::{Decoder, Encoder};
 use buttress_exact::Exact as _;
 use buttress_format::{ChecksumType, TreeId};
@@ -64,6 +65,7 @@ impl Tree {
     pub(crate) fn new(settling: &Settling<'_>) -> Result<Self> {
         let mut pass = Numbering {
             names: Spool::new(settling.folder.clone(), settling.memory),
+            paths: SpooledPath::default(),
             groups: Sorter::new(settling.folder, settling.memory),
             wanted: settling
                 .subvolumes
@@ -108,6 +110,7 @@ impl Tree {
         }
         Ok(TreeReader {
             names: self.names.reader(),
+            paths: SpooledPath::default(),
             linked,
             bytes: Vec::new(),
             number: 0,
@@ -117,6 +120,7 @@ impl Tree {
 
 struct Numbering<'a> {
     names: Spool,
+    paths: SpooledPath,
     groups: Sorter,
     /// Subvolumes that options name and that the pass over the entries has not reached.
     wanted: HashMap<&'a [u8], SubvolumeMark>,
@@ -161,9 +165,9 @@ impl Numbering<'_> {
         encoder
             .number(u64::from(placed.source))
             .number(subvolume.unwrap_or(0))
-            .flag(placed.group.is_some())
-            .bytes(placed.entry.path.as_bytes())
-            .entry(&placed.entry);
+            .flag(placed.group.is_some());
+        self.paths.encode(placed.entry.path.as_bytes(), &mut encoder);
+        encoder.entry(&placed.entry);
         let length = u32::try_from(encoder.0.len()).map_err(|_| Error::Entry {
             path: shown(placed.entry.path.as_bytes()),
             problem: format!("its attributes are too long (found {} bytes)", encoder.0.len()),
@@ -278,6 +282,7 @@ impl Group {
 /// A reader of names in the order of a walk.
 pub(crate) struct TreeReader<'a> {
     names: SpoolReader,
+    paths: SpooledPath,
     linked: Option<(SortedReader<'a>, Record)>,
     bytes: Vec<u8>,
     number: u64,
@@ -294,7 +299,7 @@ impl TreeReader<'_> {
         let length = u32::from_le_bytes(length).narrow::<usize>();
         let mut bytes = core::mem::take(&mut self.bytes);
         self.names.read(&mut bytes, length)?;
-        let (mut name, in_group) = decode(&bytes).ok_or(Error::Defect { what: "a name" })?;
+        let (mut name, in_group) = decode(&bytes, &mut self.paths).ok_or(Error::Defect { what: "a name" })?;
         self.bytes = bytes;
         let number = self.number;
         self.number = number.saturating_add(1);
@@ -318,12 +323,12 @@ impl TreeReader<'_> {
     }
 }
 
-fn decode(bytes: &[u8]) -> Option<(Name, bool)> {
+fn decode(bytes: &[u8], paths: &mut SpooledPath) -> Option<(Name, bool)> {
     let mut decoder = Decoder(bytes);
     let source = u16::try_from(decoder.number()?).ok()?;
     let subvolume = decoder.number()?;
     let in_group = decoder.flag()?;
-    let path = decoder.path()?;
+    let path = paths.decode(&mut decoder)?;
     let name = Name {
         source,
         subvolume: (subvolume != 0).then_some(TreeId::new(subvolume)),

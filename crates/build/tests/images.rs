@@ -319,7 +319,7 @@ fn entries_that_do_not_fit_together_are_named() {
         };
         2
     ];
-    let cases: [(Vec<Entry>, &str); 8] = [
+    let cases: [(Vec<Entry>, &str); 12] = [
         (vec![file("a", b""), file("a", b"")], "names \"/a\" twice"),
         (
             vec![file("a", b""), file("a/b", b"")],
@@ -340,6 +340,22 @@ fn entries_that_do_not_fit_together_are_named() {
             "another subvolume is already the default",
         ),
         (vec![twice], "the same extended attribute twice"),
+        (
+            vec![file("", b"x")],
+            "\"/\": the root of the tree is always a directory",
+        ),
+        (
+            vec![file("a", b""), file("", b"x")],
+            "the root of the tree is always a directory",
+        ),
+        (
+            vec![entry("", EntryKind::Symlink(b"x".to_vec()))],
+            "the root of the tree is always a directory",
+        ),
+        (
+            vec![file("a", b""), link("", "a")],
+            "the root of the tree is always a directory",
+        ),
     ];
     for (entries, wanted) in cases {
         let error = of(entries).unwrap_err().to_string();

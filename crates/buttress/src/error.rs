@@ -62,6 +62,12 @@ pub(crate) enum Cause {
     #[cfg(feature = "scrub")]
     #[error(transparent)]
     Scrub(#[from] buttress_scrub::Error),
+    #[cfg(feature = "salvage")]
+    #[error(transparent)]
+    Salvage(#[from] buttress_salvage::Error),
+    #[cfg(feature = "salvage")]
+    #[error("an older state can only be read: open it without options for writing")]
+    OlderState,
     #[error(transparent)]
     Host(#[from] io::Error),
     #[cfg(feature = "write")]
@@ -133,6 +139,8 @@ impl Error {
     pub(crate) const fn filesystem_error(&self) -> Option<&buttress_fs::Error> {
         match &self.cause {
             Cause::Filesystem(error) => Some(error),
+            #[cfg(feature = "salvage")]
+            Cause::Salvage(buttress_salvage::Error::State { cause, .. }) => Some(cause),
             #[cfg(feature = "stream")]
             Cause::Send(buttress_stream::send::Error::Filesystem(error)) => Some(error),
             #[cfg(feature = "stream")]
@@ -155,6 +163,10 @@ impl Error {
             Cause::Receive(error) => error.kind(),
             #[cfg(feature = "scrub")]
             Cause::Scrub(error) => error.kind(),
+            #[cfg(feature = "salvage")]
+            Cause::Salvage(error) => error.kind(),
+            #[cfg(feature = "salvage")]
+            Cause::OlderState => buttress_format::ErrorKind::Caller,
             Cause::Host(_) => buttress_format::ErrorKind::Io,
             #[cfg(feature = "write")]
             Cause::NoName => buttress_format::ErrorKind::Caller,
@@ -176,6 +188,10 @@ impl Error {
     pub fn errno(&self) -> i32 {
         #[cfg(feature = "write")]
         const EBUSY: i32 = 16;
+        #[cfg(feature = "salvage")]
+        const EROFS: i32 = 30;
+        #[cfg(feature = "salvage")]
+        const ENOENT: i32 = 2;
         const EIO: i32 = 5;
         match &self.cause {
             Cause::Filesystem(error) => error.errno(),
@@ -193,6 +209,14 @@ impl Error {
             Cause::Scrub(buttress_scrub::Error::Filesystem(error)) => error.errno(),
             #[cfg(feature = "scrub")]
             Cause::Scrub(error) => errno_of(error.kind()),
+            #[cfg(feature = "salvage")]
+            Cause::Salvage(buttress_salvage::Error::State { cause, .. }) => cause.errno(),
+            #[cfg(feature = "salvage")]
+            Cause::Salvage(buttress_salvage::Error::NoState { .. }) => ENOENT,
+            #[cfg(feature = "salvage")]
+            Cause::Salvage(error) => errno_of(error.kind()),
+            #[cfg(feature = "salvage")]
+            Cause::OlderState => EROFS,
             Cause::Host(error) => error.raw_os_error().unwrap_or(EIO),
             #[cfg(feature = "write")]
             Cause::NoName => EBUSY,

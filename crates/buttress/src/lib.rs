@@ -18,6 +18,7 @@
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
 //! | write and restore metadata dumps | [`dump`] |
+//! | convert ext2, ext3 and ext4 in place | [`convert`] |
 //! | repair what a check finds | [`repair`] |
 //! | find tree blocks and older roots on damaged devices | [`salvage`] |
 //! | see where an address is located on the devices | [`Volume::copies`] |
@@ -116,6 +117,7 @@
 //! | `repair` | repairing what a check finds |
 //! | `salvage` | scans of devices for tree blocks that no root leads to |
 //! | `build`, `sources` | images of whole trees, archives, containers and plans |
+//! | `convert` | conversion of ext2, ext3 and ext4 in place |
 //! | `full` | all of these |
 //!
 //! # Any source of bytes
@@ -155,6 +157,8 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+#[cfg(feature = "convert")]
+pub mod convert;
 #[cfg(feature = "dump")]
 pub mod dump;
 mod error;
@@ -306,13 +310,16 @@ pub mod repair {
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.
 #[cfg(feature = "salvage")]
 pub mod salvage {
+    pub use buttress_format::SUPERBLOCK_OFFSETS;
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{
-        BlockIndex, Error, FoundDevice, FoundRoots, Identity, IndexProblem, IndexReader, IndexWriter,
-        OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery, Scanned, State, View, ViewOptions,
-        find_roots, identify, identify_by_blocks, scan::ScanSink, scan::scan, states,
-        view::open as open_state,
+        BlockCounts, BlockIndex, Error, FileFindings, FoundDevice, FoundRoots, Identity, IndexProblem,
+        IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery,
+        Scanned, State, Survey, Surveyor, Verdict, View, ViewOptions, find_roots, identify,
+        identify_by_blocks, scan::ScanSink, scan::scan, states, view::open as open_state,
     };
+
+    pub use crate::volume::salvaging::volume_of;
 }
 
 /// Jobs over every copy of a volume: scrubs, resynchronisation of devices that missed commits,

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "write")]
 mod new_volume;
+#[cfg(feature = "salvage")]
+mod state;
 #[cfg(feature = "write")]
 mod writing;
 
@@ -28,6 +30,8 @@ pub struct VolumeOptions {
     rescue: Rescue,
     pub(crate) cache: Option<ByteCount>,
     reading: Reading,
+    #[cfg(feature = "salvage")]
+    state: state::WantedState,
     #[cfg(feature = "write")]
     pub(crate) writing: Writing,
 }
@@ -186,6 +190,10 @@ impl VolumeOptions {
     /// # Errors
     /// Fails as [`VolumeOptions::open`] does.
     pub fn open_devices(self, devices: Vec<Device>) -> Result<Volume> {
+        #[cfg(feature = "salvage")]
+        if let Some(older) = self.older_state(&devices)? {
+            return Ok(older);
+        }
         let mut options = OpenOptions::new(devices)
             .degraded(self.degraded)
             .rescue(self.rescue)

@@ -12,6 +12,8 @@ mod mapping;
 mod quotas;
 #[cfg(feature = "repair")]
 pub(crate) mod repairing;
+#[cfg(feature = "salvage")]
+pub(crate) mod salvaging;
 #[cfg(feature = "scrub")]
 mod scrubbing;
 #[cfg(feature = "write")]

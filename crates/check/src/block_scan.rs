@@ -11,15 +11,15 @@ use crate::extents::{Extents, block_hash, reference_hash};
 use crate::facts;
 use crate::finding::{Finding, Reference};
 use crate::item_types;
+use crate::neighbourhoods::Neighbourhoods;
 use crate::owners::Owners;
 use crate::quotas::Uses;
 use crate::roots::{Dropped, Root};
-use crate::sectors::{Neighbourhoods, Sectors};
 use crate::segments::{Edges, Found, Segments};
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, FileExtent, Incompat, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId};
 use buttress_fs::Result;
-use buttress_tree::{BlockPointer, Error, Scanner, Tree};
+use buttress_tree::{BlockPointer, Error, Scanner, Sectors, Tree};
 use std::collections::HashMap;
 
 /// The result of a scan.

@@ -49,6 +49,15 @@ impl<'a> Check<'a> {
         &self.superblock
     }
 
+    /// Returns true if an older state is checked. Its superblock is gone, so sums in the superblock
+    /// are not compared.
+    pub(crate) fn is_older_state(&self) -> bool {
+        let notices = self.volume().notices();
+        notices
+            .iter()
+            .any(|notice| matches!(notice, buttress_volume::Notice::OlderState { .. }))
+    }
+
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         self.filesystem.volume()
     }

@@ -7,8 +7,8 @@
 use crate::context::Check;
 use crate::finding::Finding;
 use crate::log::Log;
+use crate::neighbourhoods::Neighbourhoods;
 use crate::runs::{self, Run};
-use crate::sectors::Neighbourhoods;
 use buttress_format::{ByteCount, ItemType, Key, Logical, ObjectId};
 use buttress_fs::Result;
 use buttress_tree::{ReadAhead, Tree};

@@ -14,15 +14,15 @@ use crate::finding::{Finding, Reference};
 use crate::fingerprint::{Fact, Hash, Ledger};
 use crate::free_space::Recorded;
 use crate::log::Log;
+use crate::neighbourhoods::Neighbourhoods;
 use crate::roots::Root;
 use crate::runs::{self, Run};
-use crate::sectors::{Neighbourhoods, Sectors};
 use buttress_format::{
     BlockGroupFlags, ByteCount, CompatRo, ExtentFlags, ExtentItem, Generation, InlineReference, ItemType,
     Key, Logical, ObjectId, TreeId, parse_keyed_references,
 };
 use buttress_fs::Result;
-use buttress_tree::{ReadAhead, Tree};
+use buttress_tree::{ReadAhead, Sectors, Tree};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
 
@@ -203,7 +203,7 @@ pub(crate) fn read(
     }
     extents.sums = all;
     extents.complete = complete;
-    if complete && extents.sums.used != superblock.bytes_used.get() {
+    if complete && extents.sums.used != superblock.bytes_used.get() && !check.is_older_state() {
         check.find(Finding::BytesUsed {
             stored: superblock.bytes_used,
             counted: ByteCount::new(extents.sums.used),

@@ -29,7 +29,7 @@
 //! | `recount`, `files` | the search behind sums that are not zero |
 //! | `data` | data against checksums |
 //! | `root_references`, `quotas` | places of subvolumes, uuids; quota groups |
-//! | `fingerprint`, `sectors`, `runs`, `threads`, `names`, `affected` | tools |
+//! | `fingerprint`, `neighbourhoods`, `runs`, `threads`, `names`, `affected` | tools |
 //!
 //! # Bounds
 //!
@@ -63,6 +63,7 @@ mod free_space;
 mod item_types;
 mod log;
 mod names;
+mod neighbourhoods;
 mod owners;
 mod quotas;
 mod recount;
@@ -71,7 +72,6 @@ mod root_references;
 mod roots;
 mod rules;
 mod runs;
-mod sectors;
 mod segments;
 mod superblocks;
 mod threads;

@@ -21,14 +21,13 @@ use crate::report::{Note, Step};
 use crate::roots::Root;
 use crate::rules;
 use crate::runs::{self, Run};
-use crate::sectors::Sectors;
 use buttress_format::{
     BlockGroupFlags, ByteCount, ChecksumItem, Compression, ExtentItem, FileExtent, FileExtentBody,
     FileOffset, Generation, InodeFlags, InodeItem, InodeNumber, Item, ItemType, Logical, RootItem, TreeBlock,
     TreeId,
 };
 use buttress_fs::Result;
-use buttress_tree::{BlockPointer, Error, ReadAhead, RootPointer, Scanner};
+use buttress_tree::{BlockPointer, Error, ReadAhead, RootPointer, Scanner, Sectors};
 use std::collections::{BTreeMap, HashSet};
 
 /// The most addresses that are kept of one log; a log of the kernel has some thousands.

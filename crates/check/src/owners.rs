@@ -14,12 +14,11 @@ use crate::context::Check;
 use crate::extents::recorded;
 use crate::finding::{Finding, Reference};
 use crate::roots::{Dropped, Root};
-use crate::sectors::Sectors;
 use buttress_format::{
     ExtentItem, Generation, HeaderFlags, InlineReference, ItemType, Key, Logical, ObjectId, TreeBlock,
     TreeId, parse_keyed_references,
 };
-use buttress_tree::{BlockPointer, ReadAhead, RootPointer, Tree};
+use buttress_tree::{BlockPointer, ReadAhead, RootPointer, Sectors, Tree};
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
@@ -171,31 +170,14 @@ impl<'a> Owners<'a> {
     /// Returns whether the tree at `root` reaches this block; true if a block on the path is
     /// unreadable, which the scan of all blocks reports.
     fn leads_to(&self, root: &RootPointer, block: &TreeBlock) -> bool {
-        // A block without keys has no children.
-        let Some(first) = block.key(0) else {
-            return true;
+        let is_gone = |parent: &BlockPointer, child: &BlockPointer| {
+            let dropped = self.dropped.get(&parent.tree);
+            dropped.is_some_and(|dropped| dropped.has_child_of(parent.level, child.end_key))
+                && !self.shared.contains(parent.logical)
         };
-        let mut pointer = BlockPointer::root(root);
-        while pointer.level > block.level() {
-            let Ok(node) = self.check.forest.read_block(&pointer) else {
-                return true;
-            };
-            let slot = match node.search(&first) {
-                Ok(slot) => Some(slot),
-                Err(next) => next.checked_sub(1),
-            };
-            let Some(child) = slot.and_then(|slot| pointer.child(&node, slot)) else {
-                return false;
-            };
-            let dropped = self.dropped.get(&pointer.tree);
-            if dropped.is_some_and(|dropped| dropped.has_child_of(pointer.level, child.end_key))
-                && !self.shared.contains(pointer.logical)
-            {
-                return false;
-            }
-            pointer = child;
-        }
-        pointer.logical == block.logical()
+        let tree = self.check.forest.tree(*root);
+        // Clamp: the scan reports the unreadable block.
+        tree.contains_block(block, is_gone).unwrap_or(true)
     }
 
     fn all_known(&self) -> bool {

@@ -11,14 +11,13 @@ use crate::extents::{Extents, recorded};
 use crate::finding::{Finding, Reference};
 use crate::log::Log;
 use crate::roots::{Dropped, Root};
-use crate::sectors::Sectors;
 use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, ExtentItem, FileExtent, InlineReference, ItemType, Key, Logical, TreeBlock, TreeId,
     parse_keyed_references,
 };
 use buttress_fs::Result;
-use buttress_tree::{BlockPointer, Error, ReadAhead, Scanner};
+use buttress_tree::{BlockPointer, Error, ReadAhead, Scanner, Sectors};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -72,7 +72,7 @@ pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
     }
     let sizes = items.devices.values().map(|device| device.total_bytes);
     let counted = sizes.fold(ByteCount::ZERO, ByteCount::saturating_add);
-    if superblock.total_bytes != counted {
+    if superblock.total_bytes != counted && !check.is_older_state() {
         check.find(Finding::TotalBytes {
             stored: superblock.total_bytes,
             counted,
@@ -104,7 +104,8 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
     }
     let own = check.superblock().fsid == slot.fsid();
     // A zoned device has a log of superblocks, and a seed's superblocks are no longer written.
-    if check.superblock().incompat.contains(Incompat::ZONED) || !own {
+    let has_superblocks = !check.superblock().incompat.contains(Incompat::ZONED) && own;
+    if !has_superblocks || check.is_older_state() {
         return;
     }
     if let Some(stale) = slot.stale() {

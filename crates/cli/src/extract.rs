@@ -25,6 +25,7 @@ mod replacing;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,11 +33,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use buttress::{ByteCount, FileKind, Location, Progress, WalkEntry, WalkItem, is_valid_name};
+use buttress::salvage::FileFindings;
+use buttress::{ByteCount, Chunk, FileKind, Location, Progress, WalkEntry, WalkItem, is_valid_name};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use attributes::Refusals;
-pub use attributes::{Preserve, Refusal};
+pub use attributes::{Chosen, Preserve, Refusal};
 use beneath::Identity;
 use destination::Directory;
 use replacing::Spot;
@@ -51,6 +53,21 @@ const QUEUE_LENGTH: usize = 32;
 
 /// Largest number of threads that create files.
 const WORKERS_MAX: usize = 4;
+
+/// Judges the content of files while they are extracted from a damaged volume.
+pub trait Review: Send + Sync + fmt::Debug {
+    /// Receives each chunk of a file's content, and returns the chunks to write in its place.
+    fn take(&self, entry: &WalkEntry, chunk: Chunk, findings: &mut FileFindings) -> Vec<Chunk>;
+
+    /// Receives the findings about a file whose content is written.
+    ///
+    /// # Errors
+    /// Fails if the file must not stay; a new file is then removed.
+    fn end(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()>;
+
+    /// Receives the error of a file of which nothing was written.
+    fn failed(&self, path: &[u8], error: &anyhow::Error);
+}
 
 /// Counts of extracted items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +92,8 @@ struct Shared {
     /// Sources of the command, which it must not write to.
     sources: Sources,
     progress: Progress,
+    /// The judge of a restoration; a plain copy has none.
+    review: Option<Arc<dyn Review>>,
     refusals: Refusals,
     files: AtomicU64,
     bytes: AtomicU64,
@@ -152,6 +171,7 @@ impl Extractor {
         replacing: Replacing,
         sources: &Sources,
         progress: Progress,
+        review: Option<Arc<dyn Review>>,
     ) -> Result<Self> {
         crate::context::allow_deep_trees();
         let base = Directory::destination(parent)
@@ -164,6 +184,7 @@ impl Extractor {
                 .as_ref()
                 .map_or_else(|| parent.to_owned(), |name| parent.join(name)),
             progress,
+            review,
             refusals: Refusals::default(),
             files: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -368,6 +389,9 @@ fn run(job: Job, shared: &Shared) -> Option<Identity> {
         file::make(&directory, &name, is_named, &mut entry, &mut handled, shared)
     };
     let made = made.unwrap_or_else(|error| {
+        if let Some(review) = &shared.review {
+            review.failed(&entry.path(), &error);
+        }
         let shown = shared.shown(&entry.path());
         shared.lost(error.context(format!("making {shown}")));
         None

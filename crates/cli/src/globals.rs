@@ -178,6 +178,9 @@ pub struct Globals {
     /// ignoredatacsums, nologreplay, all
     #[arg(id = "global-rescue", long = "rescue", value_name = "OPTION[:OPTION…]", value_parser = parse_rescue)]
     pub rescue: Vec<RescueList>,
+    /// Read the volume as the commit with this generation left it; `buttress generations` lists them
+    #[arg(id = "global-generation", long = "generation", value_name = "N")]
+    pub generation: Option<u64>,
     /// Open devices with O_DIRECT, which bypasses the page cache
     #[arg(id = "global-direct", long = "direct")]
     pub direct: bool,
@@ -199,6 +202,8 @@ pub struct Uses {
     pub image: bool,
     /// The command uses `--degraded` and `--rescue`.
     pub volume: bool,
+    /// The command uses `--generation`.
+    pub state: bool,
     /// The command uses `--subvol`.
     pub root: bool,
     /// The command uses `--subvolid`.
@@ -211,6 +216,7 @@ impl Uses {
         devices: true,
         image: true,
         volume: true,
+        state: true,
         root: true,
         root_id: true,
     };
@@ -224,6 +230,7 @@ impl Uses {
     pub const DEVICE: Self = Self {
         devices: false,
         volume: false,
+        state: false,
         ..Self::VOLUME
     };
     /// No options, for a command that opens no volume.
@@ -242,6 +249,7 @@ impl Globals {
             (!uses.image && self.offset.is_some(), "--offset"),
             (!uses.volume && self.degraded, "--degraded"),
             (!uses.volume && !self.rescue.is_empty(), "--rescue"),
+            (!uses.state && self.generation.is_some(), "--generation"),
             (!uses.root && self.subvolume.is_some(), "--subvol"),
             (!uses.root_id && self.subvolume_id.is_some(), "--subvolid"),
         ];
@@ -275,8 +283,19 @@ impl Globals {
         }
         self.degraded |= later.degraded;
         self.rescue.extend(later.rescue);
+        self.generation = later.generation.or(self.generation);
         self.direct |= later.direct;
         self.engine = later.engine.or(self.engine);
+    }
+
+    /// Returns the rescue options for opening a volume.
+    pub(crate) fn rescue(&self) -> buttress::Rescue {
+        buttress::Rescue {
+            use_backup_root: self.rescues(Rescue::UseBackupRoot),
+            ignore_bad_roots: self.rescues(Rescue::IgnoreBadRoots),
+            ignore_data_checksums: self.rescues(Rescue::IgnoreDataCsums),
+            no_log_replay: self.rescues(Rescue::NoLogReplay),
+        }
     }
 
     /// Returns whether the user gave this rescue option.

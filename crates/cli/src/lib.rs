@@ -52,6 +52,7 @@ pub mod identity;
 pub mod insert;
 pub mod manual;
 pub mod mounted;
+pub mod new_files;
 pub mod opening;
 pub mod output;
 pub mod pax;

@@ -6,8 +6,10 @@
 //!
 //! - `place`: in a session, targets are paths in the session's volume, and the command opens
 //!   nothing for them.
+//! - `states`: older states of a volume, and the index that finds them.
 
 mod place;
+pub(crate) mod states;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,13 +18,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use buttress::{
-    ByteCount, Device, DeviceEngine, DeviceOffset, DeviceOptions, Follow, Location, Notice, Rescue,
+    ByteCount, Device, DeviceEngine, DeviceOffset, DeviceOptions, Follow, Generation, Location, Notice,
     Subvolume, SubvolumeId, Volume, VolumeOptions,
 };
 
 use crate::context::Context;
 use crate::exit::Advice;
-use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset, Rescue as RescueOption};
+use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset};
 use crate::identity::Identity;
 use crate::mounted::places::{self, Mounted};
 use crate::sources::Role;
@@ -121,13 +123,20 @@ fn open_on(
     options: VolumeOptions,
     writes: bool,
 ) -> Result<Volume> {
+    let options = states::with_index(context, image, options)?;
     let opened = options.open_devices(devices);
-    let volume = opened.map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
+    let volume = opened.map_err(|error| {
+        let error = states::advised(context, advised(error));
+        error.context(format!("opening {}", image.display()))
+    })?;
     // Notices need the image's name, because a command may open several volumes.
     let name = image.display().to_string();
     for notice in volume.notices() {
         if writes && matches!(notice, Notice::PendingLog { .. }) {
             // At the next turn, the log tree is replayed.
+            continue;
+        }
+        if states::is_requested(context, &notice) {
             continue;
         }
         let text = notice.to_string();
@@ -274,16 +283,14 @@ impl Context {
     /// Returns the options of the global flags for opening volumes.
     pub fn volume_options(&self) -> VolumeOptions {
         let globals = self.globals();
-        let rescue = Rescue {
-            use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
-            ignore_bad_roots: globals.rescues(RescueOption::IgnoreBadRoots),
-            ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
-            no_log_replay: globals.rescues(RescueOption::NoLogReplay),
-        };
-        Volume::options()
+        let options = Volume::options()
             .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
             .degraded(globals.degraded)
-            .rescue(rescue)
+            .rescue(globals.rescue());
+        match globals.generation {
+            Some(generation) => options.generation(Generation::new(generation)),
+            None => options,
+        }
     }
 
     /// Opens the volume like [`open_volume`](Self::open_volume), with `devices` as options. If the

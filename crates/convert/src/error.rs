@@ -40,11 +40,14 @@ pub enum Error {
         /// The first byte of the hole.
         offset: u64,
     },
+    /// The device holds a btrfs volume.
+    #[error("the device holds a btrfs volume, and only ext2, ext3 and ext4 can be converted")]
+    IsBtrfs,
     /// A former conversion of the device was interrupted.
     #[error("a conversion of this device was interrupted. Resume it first")]
     Unfinished,
     /// A converted volume cannot have a setting.
-    #[error("{what} is not possible for a conversion: {reason}")]
+    #[error("a conversion cannot have {what}: {reason}")]
     Setting {
         /// The setting.
         what: String,

@@ -49,7 +49,13 @@ impl Translation<'_> {
         item.nbytes = ByteCount::new(content_bytes);
         match inode.kind {
             ExtKind::Directory => self.directory(items, inode, &mut item)?,
-            ExtKind::Symlink => inline(items, number, &self.old.link_target(inode)?, &mut item)?,
+            ExtKind::Symlink => inline(
+                items,
+                TreeId::FS,
+                number,
+                &self.old.link_target(inode)?,
+                &mut item,
+            )?,
             ExtKind::Regular => {
                 item.size = ByteCount::new(inode.size_bytes);
                 item.flags |= content_flags(self.without);
@@ -57,7 +63,7 @@ impl Translation<'_> {
                     let content = self
                         .old
                         .content(inode, u64::from(self.old.superblock().block_bytes))?;
-                    inline(items, number, &content, &mut item)?;
+                    inline(items, TreeId::FS, number, &content, &mut item)?;
                 }
             }
             _ => {}
@@ -202,7 +208,13 @@ pub(crate) fn index_of_saved(old: &Ext) -> Result<u64> {
 }
 
 /// Adds inline content at the start of a file or link.
-fn inline(items: &mut Items, number: InodeNumber, content: &[u8], item: &mut InodeItem) -> Result<()> {
+pub(crate) fn inline(
+    items: &mut Items,
+    tree: TreeId,
+    number: InodeNumber,
+    content: &[u8],
+    item: &mut InodeItem,
+) -> Result<()> {
     let length = ByteCount::of(content.len());
     (item.size, item.nbytes) = (length, length);
     let extent = FileExtent {
@@ -212,11 +224,7 @@ fn inline(items: &mut Items, number: InodeNumber, content: &[u8], item: &mut Ino
         other_encoding: 0,
         body: FileExtentBody::Inline(content),
     };
-    items.push(
-        TreeId::FS,
-        &FileExtent::key(number, FileOffset::MIN),
-        &extent.encode(),
-    )
+    items.push(tree, &FileExtent::key(number, FileOffset::MIN), &extent.encode())
 }
 
 fn item(inode: &ExtInode) -> InodeItem {

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `options` | the inputs of a conversion |
+//! | `options`, `source` | the inputs of a conversion |
 //! | `survey` | the used bytes, and the size of the new trees |
 //! | [`layout`] | which bytes of the device become which chunks |
 //! | `inodes`, `records` | the items of inodes, in order |
@@ -11,6 +11,7 @@
 //! | `prepare` | the order of all steps up to the moment of change |
 //! | `publish`, `record`, `superblocks` | the moment of change, and its end after a power cut |
 //! | `saved` | the saved image, and its checks |
+//! | `zeros` | the holes of the old image file |
 //! | `roll_back` | the way back, from the saved image |
 //! | [`error`] | the reasons of a failure |
 //!
@@ -20,7 +21,7 @@
 //!
 //! # Left out
 //!
-//! Compression, and zeros in free blocks of the old file system after a roll back.
+//! Compression, and roll backs of volumes that btrfs-convert made.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -46,15 +47,18 @@ mod record;
 mod records;
 mod roll_back;
 mod saved;
+mod source;
 mod superblocks;
 mod survey;
 mod trees;
+mod zeros;
 
 pub use error::{Error, Result};
 pub use options::{Options, Without};
 pub use prepare::{Prepared, prepare};
 pub use publish::{Resumed, resume};
-pub use roll_back::RollBack;
+pub use roll_back::{RollBack, Verified};
+pub use source::Source;
 
 use buttress_format::{Generation, TreeId};
 

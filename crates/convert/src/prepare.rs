@@ -7,7 +7,7 @@ use crate::checksums::Checksums;
 use crate::chunks::{DataChunks, placed};
 use crate::error::{Error, Result};
 use crate::extents::{IMAGE, Parts, Pass, Pieces};
-use crate::inodes::{Translation, content_flags, index_of_saved};
+use crate::inodes::{Translation, content_flags, index_of_saved, inline};
 use crate::layout::Layout;
 use crate::log::{Addresses, Log};
 use crate::options::Options;
@@ -17,10 +17,11 @@ use crate::records::Items;
 use crate::saved::IMAGE_MODE;
 use crate::survey::survey;
 use crate::trees::Finish;
-use crate::{GENERATION, SAVED_TREE};
+use crate::{GENERATION, SAVED_TREE, source, zeros};
 use buttress_device::Device;
 use buttress_exact::{Defect, Exact as _, u64_of};
 use buttress_extfs::{Ext, FileKind};
+use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     BlockGroupFlags, ByteCount, DeviceItem, DirItem, ExtentItem, InodeItem, InodeNumber, InodeRefs, ItemType,
     Logical, Superblock, TreeId, UuidItem, uuid_key,
@@ -29,6 +30,7 @@ use buttress_fs::Progress;
 use buttress_mkfs::parts::{Settings, device_items, directory, directory_inode, empty_superblock, in_order};
 use buttress_packing::{BlockFormat, PackedRoot, Packer, Sorted, SpoolFolder};
 use buttress_volume::Volume;
+use core::ops::Range;
 
 /// A new volume without superblocks.
 pub struct Prepared {
@@ -41,12 +43,6 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Returns the superblock that leads to the new trees.
-    #[must_use]
-    pub const fn superblock(&self) -> &Superblock {
-        &self.superblock
-    }
-
     /// Makes the new volume the content of the device. A power cut leaves the old file system, the
     /// new volume, or a device that [`resume`](crate::resume) makes one of them.
     ///
@@ -76,7 +72,7 @@ pub fn prepare(device: &Device, options: &Options, progress: &Progress) -> Resul
         return Err(Error::Unfinished);
     }
     options.check()?;
-    let old = Ext::open(device)?;
+    let old = source::open(device)?;
     let mut make = options.make.clone();
     make.sector_bytes = Some(old.superblock().block_bytes);
     if make.label.is_empty() {
@@ -84,7 +80,13 @@ pub fn prepare(device: &Device, options: &Options, progress: &Progress) -> Resul
     }
     let settings = Settings::new(&make, 1)?;
     let checksum_bytes = u64_of(settings.checksum.size_bytes());
-    let survey = survey(&old, checksum_bytes, u64::from(settings.node_bytes), progress)?;
+    let survey = survey(
+        device,
+        &old,
+        checksum_bytes,
+        u64::from(settings.node_bytes),
+        progress,
+    )?;
     progress.expect(survey.used_bytes);
     let layout = Layout::new(&survey.used, survey.needs)?;
     let device_bytes = survey.used.device_bytes();
@@ -98,6 +100,7 @@ pub fn prepare(device: &Device, options: &Options, progress: &Progress) -> Resul
         device_bytes,
         folder: SpoolFolder::new(options.folder.as_deref()),
         progress,
+        zeros: &survey.zeros,
     };
     let (superblock, devices) = job.run(&volume)?;
     volume.flush()?;
@@ -139,6 +142,30 @@ fn empty_volume(
     Ok(volume)
 }
 
+/// Adds a file of the saved image's subvolume, with its name and index.
+fn saved_file(
+    items: &mut Items,
+    number: InodeNumber,
+    (name, index): (&[u8], u64),
+    inode: &InodeItem,
+) -> Result<()> {
+    let root = InodeNumber::ROOT_DIRECTORY;
+    let entry = DirItem {
+        location: InodeItem::key(number),
+        transid: GENERATION,
+        kind: buttress_format::FileKind::Regular,
+        name,
+        data: &[],
+    };
+    let data = entry.encode().map_err(|problem| Error::of_item(0, problem))?;
+    items.push(SAVED_TREE, &DirItem::key(root, name), &data)?;
+    items.push(SAVED_TREE, &DirItem::index_key(root, index), &data)?;
+    let mut reference = Vec::new();
+    InodeRefs::push(&mut reference, index, name).map_err(|problem| Error::of_item(0, problem))?;
+    items.push(SAVED_TREE, &InodeRefs::key(number, root), &reference)?;
+    items.push(SAVED_TREE, &InodeItem::key(number), &inode.to_bytes())
+}
+
 struct Job<'a> {
     old: &'a Ext,
     device: &'a Device,
@@ -148,6 +175,7 @@ struct Job<'a> {
     device_bytes: u64,
     folder: SpoolFolder,
     progress: &'a Progress,
+    zeros: &'a [Range<u64>],
 }
 
 impl Job<'_> {
@@ -264,8 +292,9 @@ impl Job<'_> {
         const NAME: &[u8] = b"image";
         let time = self.options.identity.time;
         let root = InodeNumber::ROOT_DIRECTORY;
+        let names = u64_of(NAME.len().exact_add(zeros::NAME.len()));
         let inode = InodeItem {
-            size: ByteCount::new(u64_of(NAME.len().exact_mul(2))),
+            size: ByteCount::new(names.exact_mul(2)),
             nbytes: ByteCount::ZERO,
             transid: GENERATION,
             ..directory_inode(self.settings, time, GENERATION)
@@ -273,30 +302,24 @@ impl Job<'_> {
         for (key, data) in directory(root, &inode)? {
             items.push(SAVED_TREE, &key, &data)?;
         }
-        let entry = DirItem {
-            location: InodeItem::key(IMAGE),
-            transid: GENERATION,
-            kind: buttress_format::FileKind::Regular,
-            name: NAME,
-            data: &[],
-        };
-        let data = entry.encode().map_err(|problem| Error::of_item(0, problem))?;
-        items.push(SAVED_TREE, &DirItem::key(root, NAME), &data)?;
-        items.push(SAVED_TREE, &DirItem::index_key(root, 2), &data)?;
-        let mut name = Vec::new();
-        InodeRefs::push(&mut name, 2, NAME).map_err(|problem| Error::of_item(0, problem))?;
-        items.push(SAVED_TREE, &InodeRefs::key(IMAGE, root), &name)?;
-        let image = InodeItem {
+        let file = InodeItem {
             generation: GENERATION,
             transid: GENERATION,
-            size: ByteCount::new(self.device_bytes),
-            nbytes: image_bytes,
             nlink: 1,
             mode: IMAGE_MODE,
-            flags: content_flags(self.options.without),
             ..InodeItem::empty(time)
         };
-        items.push(SAVED_TREE, &InodeItem::key(IMAGE), &image.to_bytes())
+        let image = InodeItem {
+            size: ByteCount::new(self.device_bytes),
+            nbytes: image_bytes,
+            flags: content_flags(self.options.without),
+            ..file
+        };
+        saved_file(items, IMAGE, (NAME, 2), &image)?;
+        let list = zeros::encode(self.zeros, inline_content_bytes_max(self.settings.node_bytes));
+        let mut zeros = file;
+        inline(items, SAVED_TREE, zeros::ZEROS, &list, &mut zeros)?;
+        saved_file(items, zeros::ZEROS, (zeros::NAME, 3), &zeros)
     }
 
     /// Packs the trees of files.

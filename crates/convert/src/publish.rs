@@ -12,9 +12,9 @@
 //! content back, the old superblock last.
 //!
 //! Invariant: while a record is on the device, the file system with a superblock can have been used
-//! since the record was written. So [`resume`] writes old content only if the device has neither an
-//! old superblock nor a primary superblock: then no file system was in use, and the copies are
-//! whole. Otherwise `resume` erases the record. Power cuts at every write, and changes after them,
+//! since the record was written.  [`resume`] therefore writes old content only if the device has
+//! neither superblock. No file system was then in use, and the copies are whole. Otherwise `resume`
+//! erases the record. Power cuts at every write, and changes after them,
 //! are the test.
 
 use crate::error::Result;
@@ -22,15 +22,17 @@ use crate::layout::{Layout, Moved, UNIT_BYTES};
 use crate::record::{self, Purpose, Record};
 use crate::saved::SavedImage;
 use crate::superblocks::{CHECKSUM_BYTES, Found, SECTOR_BYTES, erase_old, has_old, is_old};
+use crate::zeros;
 use buttress_device::Device;
 use buttress_exact::{Defect, Exact as _, copy_into, u64_of, usize_of};
 use buttress_extfs::{SUPERBLOCK_BYTES as OLD_SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET as OLD_SUPERBLOCK};
 use buttress_format::{DeviceItem, Physical, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use buttress_fs::OpenOptions;
 use buttress_volume::Volume;
+use core::ops::Range;
 
 /// The bytes of the old superblock that hold its uuid.
-const OLD_UUID: core::ops::Range<usize> = 104..120;
+const OLD_UUID: Range<usize> = 104..120;
 
 /// The result of [`resume`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +63,25 @@ pub(crate) fn publish(
         copies: layout.moved.clone(),
     };
     verify(device, &record, superblock, devices)?;
+    reserve(device, &record)?;
     record.write(device)?;
     erase_old(device)?;
     volume.write_superblocks(superblock, devices)?;
     finish(device)
+}
+
+/// Reserves the space of all writes until the end of a publication or roll back. An image file with
+/// holes on a full file system then fails before the first of them.
+pub(crate) fn reserve(device: &Device, record: &Record) -> Result<()> {
+    let units = record.copies.iter().map(|copy| (copy.from.get(), UNIT_BYTES));
+    let superblocks = SUPERBLOCK_OFFSETS.map(|at| (at.get(), u64_of(SUPERBLOCK_BYTES)));
+    for (at, length) in units.chain(superblocks) {
+        let end = at.exact_add(length).min(record.old_bytes);
+        if at < end {
+            device.reserve(at, end.exact_sub(at))?;
+        }
+    }
+    Ok(())
 }
 
 /// Opens the new volume from its superblock, and requires that it leads back to the old file system.
@@ -116,7 +133,7 @@ pub fn resume(device: &Device) -> Result<Resumed> {
     if has_old(device)? {
         end_old(device, &record)?;
     } else {
-        put_back(device, &record)?;
+        put_back(device, &record, &[])?;
     }
     Ok(Resumed::PutBack)
 }
@@ -188,8 +205,9 @@ fn erase_record(device: &Device, bytes: &[u8]) -> Result<()> {
 
 /// Puts the old content of reserved ranges back, on a device without superblocks. The first sector of
 /// the old superblock comes after all other bytes, and the bytes in place of the record come last.
-/// Superblocks of the new volume in units that the old file system does not use become zeros.
-pub(crate) fn put_back(device: &Device, record: &Record) -> Result<()> {
+/// Superblocks of the new volume in units that the old file system does not use become zeros, and so do
+/// the free ranges `zeros`.
+pub(crate) fn put_back(device: &Device, record: &Record, zeros: &[Range<u64>]) -> Result<()> {
     let mut boot_area = Vec::new();
     for copy in &record.copies {
         let bytes = content(device, copy, record.old_bytes)?;
@@ -215,7 +233,14 @@ pub(crate) fn put_back(device: &Device, record: &Record) -> Result<()> {
     device.flush()?;
     device.write(OLD_SUPERBLOCK, superblock)?;
     device.flush()?;
-    erase_record(device, in_record)
+    // A call after an interruption needs the first copy for the place of the record.
+    let copy = record.copies.first().map_or(Physical::MIN, |copy| copy.to);
+    let copy = copy.get()..copy.get().exact_add(UNIT_BYTES);
+    zeros::restore(device, zeros, &copy)?;
+    device.flush()?;
+    erase_record(device, in_record)?;
+    zeros::restore(device, zeros, &(0..0))?;
+    Ok(device.flush()?)
 }
 
 const _: () = assert!(record::OFFSET + record::BYTES as u64 == OLD_SUPERBLOCK);

@@ -162,8 +162,8 @@ impl Record {
     }
 }
 
-/// Returns true if a copy is one that a layout makes: of a unit in a reserved range of the old file
-/// system, in a unit of the device outside of these ranges.
+/// Returns true if a layout makes this copy. It copies a unit of a reserved range of the old file
+/// system to a unit outside of these ranges.
 fn is_copy(copy: &Moved, old_bytes: u64, device_bytes: u64) -> bool {
     let (from, to) = (copy.from.get(), copy.to.get());
     let is_reserved = |at: u64| RESERVED.iter().any(|range| range.contains(&at));

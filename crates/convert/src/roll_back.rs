@@ -4,12 +4,12 @@
 //! ranges need a copy back. The roll back is refused if the saved image is gone, was changed, or has
 //! a moved extent or a byte that its checksum does not confirm. A balance moves extents, for example.
 //!
-//! All changes since the conversion are lost. Free blocks of the old file system can have other bytes
-//! than before the conversion.
+//! All changes since the conversion are lost. Free blocks of the old file system that were holes of
+//! its image file are zeros again. Other free blocks can have other bytes than before.
 
 use crate::GENERATION;
 use crate::error::{Error, Result};
-use crate::publish::put_back;
+use crate::publish::{put_back, reserve};
 use crate::record::{Purpose, Record};
 use crate::saved::SavedImage;
 use crate::superblocks::{CHECKSUM_BYTES, Found, erase_new, erase_old, has_old};
@@ -17,6 +17,7 @@ use buttress_device::Device;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Logical, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use buttress_fs::{Content, File, Filesystem, OpenOptions, Progress};
+use core::ops::Range;
 
 /// A converted volume that can become the old file system again.
 pub struct RollBack {
@@ -54,34 +55,54 @@ impl RollBack {
         commits.exact_add(u64::from(superblock.log_root != Logical::MIN))
     }
 
-    /// Verifies the saved image, and puts the old file system back. After an interruption of the
-    /// second step, [`resume`](crate::resume) ends the roll back.
+    /// Verifies the checksums of the saved image.
     ///
     /// # Errors
-    /// Fails if a checksum of the saved image is wrong, or if `progress` is cancelled. The volume is
-    /// unchanged then. Also fails if the device fails.
-    pub fn run(self, progress: &Progress) -> Result<()> {
-        let Self {
-            device,
-            filesystem,
-            saved,
-        } = self;
-        verify(&saved.file, progress)?;
+    /// Fails if a checksum of the saved image is wrong, or if `progress` is cancelled.
+    pub fn verify(self, progress: &Progress) -> Result<Verified> {
+        verify(&self.saved.file, progress)?;
         let record = Record {
             purpose: Purpose::RollBack,
-            fsid: filesystem.superblock().fsid,
-            old_bytes: saved.old_bytes,
-            old_primary: old_primary(&saved)?,
-            copies: saved.copies.clone(),
+            fsid: self.filesystem.superblock().fsid,
+            old_bytes: self.saved.old_bytes,
+            old_primary: old_primary(&self.saved)?,
+            copies: self.saved.copies.clone(),
         };
-        drop((saved, filesystem));
+        Ok(Verified {
+            device: self.device,
+            record,
+            zeros: self.saved.zeros,
+        })
+    }
+}
+
+/// A converted volume whose saved image is whole. The volume is still unchanged.
+pub struct Verified {
+    device: Device,
+    record: Record,
+    zeros: Vec<Range<u64>>,
+}
+
+impl Verified {
+    /// Puts the old file system back. After an interruption, [`resume`](crate::resume) ends the roll
+    /// back.
+    ///
+    /// # Errors
+    /// Fails if the device fails. Then call [`resume`](crate::resume).
+    pub fn run(self) -> Result<()> {
+        let Self {
+            device,
+            record,
+            zeros,
+        } = self;
+        reserve(&device, &record)?;
         record.write(&device)?;
         if has_old(&device)? {
             // A boot loader in the boot area of the volume can have these bytes.
             erase_old(&device)?;
         }
         erase_new(&device, record.fsid)?;
-        put_back(&device, &record)
+        put_back(&device, &record, &zeros)
     }
 }
 

@@ -14,24 +14,21 @@ mod view;
 use crate::error::{Error, Result};
 use crate::extents::IMAGE;
 use crate::layout::{Moved, RESERVED, UNIT_BYTES};
+use crate::zeros::{self, ZEROS};
 use crate::{GENERATION, SAVED_TREE};
 use buttress_device::Device;
-use buttress_exact::{Defect, Exact as _};
+use buttress_exact::{Defect, Exact as _, at_most};
 use buttress_extfs::Ext;
-use buttress_format::{Compression, Logical, Physical, RootFlags};
+use buttress_format::{Compression, FileOffset, Logical, Physical, RootFlags};
 use buttress_fs::{File, Filesystem, Location, RangeKind};
-use view::ImageView;
+use core::ops::Range;
+use view::{ImageView, Mapped};
 
 /// The mode of the image's file.
 pub(crate) const IMAGE_MODE: u32 = 0o100_400;
 
-/// A range of the image, and its place on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mapped {
-    offset: u64,
-    length: u64,
-    physical: u64,
-}
+/// The largest list of zeros that is read, in bytes.
+const LIST_BYTES_MAX: usize = 4096;
 
 /// The saved image of a converted volume.
 pub(crate) struct SavedImage {
@@ -41,6 +38,8 @@ pub(crate) struct SavedImage {
     pub(crate) old_bytes: u64,
     /// The file with the image.
     pub(crate) file: File,
+    /// The free ranges of the old file system that a roll back makes zero.
+    pub(crate) zeros: Vec<Range<u64>>,
     view: Device,
 }
 
@@ -59,11 +58,13 @@ impl SavedImage {
             return Err(Error::ImageMoved { offset: 0 });
         }
         let view = ImageView::device(device, mapped.clone(), old_bytes);
-        require_used(&Ext::open(&view)?, &mapped, old_bytes)?;
+        let used = require_used(&Ext::open(&view)?, &mapped, old_bytes)?;
+        let list = list_of_zeros(filesystem)?;
         Ok(Self {
             copies,
             old_bytes,
             file,
+            zeros: zeros::decode(&list, &used, old_bytes),
             view,
         })
     }
@@ -196,17 +197,34 @@ fn copies(mapped: &[Mapped], device_bytes: u64) -> Result<Vec<Moved>> {
     Ok(copies)
 }
 
-/// Requires that the image has all used blocks of the old file system.
-fn require_used(old: &Ext, mapped: &[Mapped], old_bytes: u64) -> Result<()> {
+/// Returns the list of bytes that were zero. A user can have deleted it.
+fn list_of_zeros(filesystem: &Filesystem) -> Result<Vec<u8>> {
+    let Some(subvolume) = SAVED_TREE.as_subvolume() else {
+        return Ok(Vec::new());
+    };
+    let file = match filesystem.open_file(Location::new(subvolume, ZEROS)) {
+        Err(buttress_fs::Error::InodeNotFound { .. }) => return Ok(Vec::new()),
+        file => file?,
+    };
+    let mut bytes = vec![0; at_most(file.size().get(), LIST_BYTES_MAX)];
+    let read = file.read_at(FileOffset::MIN, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Requires that the image has all used blocks of the old file system, and returns their ranges.
+fn require_used(old: &Ext, mapped: &[Mapped], old_bytes: u64) -> Result<Vec<Range<u64>>> {
     let block_bytes = u64::from(old.superblock().block_bytes);
     if old.superblock().blocks.checked_mul(block_bytes) != Some(old_bytes) {
         return Err(no_image("the image has another size than its file system"));
     }
     let mut ranges = mapped.iter().peekable();
+    let mut all = Vec::new();
     for used in old.used_blocks() {
         let used = used?;
         let mut at = used.start.get().exact_mul(block_bytes);
         let end = used.end.get().exact_mul(block_bytes);
+        all.push(at..end);
         while at < end {
             let Some(range) = ranges.peek() else {
                 return Err(Error::ImageHole { offset: at });
@@ -221,5 +239,5 @@ fn require_used(old: &Ext, mapped: &[Mapped], old_bytes: u64) -> Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(all)
 }

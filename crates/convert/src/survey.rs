@@ -5,6 +5,8 @@
 
 use crate::error::{Error, Result};
 use crate::layout::{EXTENT_BYTES_MAX, Needs, Units};
+use crate::zeros;
+use buttress_device::Device;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_extfs::{BlockNumber, Ext, ExtInode, FileKind};
 use buttress_format::ByteCount;
@@ -25,45 +27,50 @@ pub(crate) struct Survey {
     pub(crate) needs: Needs,
     /// The bytes in use.
     pub(crate) used_bytes: ByteCount,
+    /// The longest free ranges that are holes of the image file.
+    pub(crate) zeros: Vec<Range<u64>>,
 }
 
-/// The used blocks: runs in order that do not touch.
-struct UsedRuns {
-    runs: Vec<Range<u64>>,
-    block_bytes: u64,
-}
-
-impl UsedRuns {
-    /// Requires that the bitmaps have these blocks of an inode as used.
-    fn require(&self, inode: &ExtInode, first: BlockNumber, blocks: u64) -> Result<()> {
-        let end = first.get().exact_add(blocks);
-        let index = self.runs.partition_point(|run| run.end <= first.get());
-        let free = match self.runs.get(index) {
-            Some(run) if run.start <= first.get() && end <= run.end => return Ok(()),
-            Some(run) if run.start <= first.get() => run.end,
-            _ => first.get(),
-        };
-        Err(Error::FreeBlock {
-            inode: inode.number.get(),
-            physical: free.exact_mul(self.block_bytes),
-        })
-    }
+/// Requires that the bitmaps have these blocks of an inode as used. `runs` are the used ranges in bytes,
+/// in order.
+fn require_used(
+    runs: &[Range<u64>],
+    inode: &ExtInode,
+    first: BlockNumber,
+    (blocks, block_bytes): (u64, u64),
+) -> Result<()> {
+    let start = first.get().exact_mul(block_bytes);
+    let end = start.exact_add(blocks.exact_mul(block_bytes));
+    let index = runs.partition_point(|run| run.end <= start);
+    let physical = match runs.get(index) {
+        Some(run) if run.start <= start && end <= run.end => return Ok(()),
+        Some(run) if run.start <= start => run.end,
+        _ => start,
+    };
+    Err(Error::FreeBlock {
+        inode: inode.number.get(),
+        physical,
+    })
 }
 
 /// Surveys a volume whose new sectors have checksums of `checksum_bytes`.
-pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64, progress: &Progress) -> Result<Survey> {
+pub(crate) fn survey(
+    device: &Device,
+    old: &Ext,
+    checksum_bytes: u64,
+    node_bytes: u64,
+    progress: &Progress,
+) -> Result<Survey> {
     let superblock = old.superblock();
     let block_bytes = u64::from(superblock.block_bytes);
     let mut used = Units::new(superblock.blocks.exact_mul(block_bytes));
-    let mut runs = UsedRuns {
-        runs: Vec::new(),
-        block_bytes,
-    };
+    let mut runs = Vec::new();
     let (mut blocks, mut bytes) = (0_u64, 0_u64);
     for range in old.used_blocks() {
         let range = range?;
-        used.mark_bytes(range.start.get().exact_mul(block_bytes)..range.end.get().exact_mul(block_bytes));
-        runs.runs.push(range.start.get()..range.end.get());
+        let run = range.start.get().exact_mul(block_bytes)..range.end.get().exact_mul(block_bytes);
+        used.mark_bytes(run.clone());
+        runs.push(run);
         blocks = blocks.exact_add(range.end.get().exact_sub(range.start.get()));
         bytes = bytes.exact_add(EXTENT_BYTES);
     }
@@ -77,13 +84,18 @@ pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64, progress: 
         }
         let mut extents = old.extents(&inode);
         while let Some(extent) = extents.next().transpose()? {
-            runs.require(&inode, extent.start, u64::from(extent.blocks))?;
+            require_used(
+                &runs,
+                &inode,
+                extent.start,
+                (u64::from(extent.blocks), block_bytes),
+            )?;
             // An extent of a file can lie in several extents of the saved image.
             let length = u64::from(extent.blocks).exact_mul(block_bytes);
             bytes = bytes.exact_add(EXTENT_BYTES.exact_mul(length.quotient(EXTENT_BYTES_MAX).exact_add(2)));
         }
         for block in extents.take_map_blocks().into_iter().chain(inode.attribute_block) {
-            runs.require(&inode, block, 1)?;
+            require_used(&runs, &inode, block, (1, block_bytes))?;
         }
         if inode.kind == FileKind::Directory {
             for entry in old.entries(&inode)? {
@@ -106,6 +118,7 @@ pub(crate) fn survey(old: &Ext, checksum_bytes: u64, node_bytes: u64, progress: 
     };
     let used_bytes = ByteCount::new(blocks.exact_mul(block_bytes));
     Ok(Survey {
+        zeros: zeros::find(device, &runs, used.device_bytes())?,
         used,
         needs,
         used_bytes,

@@ -192,20 +192,39 @@ proptest! {
 
     #[test]
     fn every_engine_gives_the_bytes_of_the_model(steps in proptest::collection::vec(any_step(), 1..12)) {
-        for engine in [Engine::Threads, Engine::IoUring, Engine::Inline] {
+        check_every_engine(&steps);
+    }
+}
+
+/// Runs the steps on files through every engine, and on devices in memory.
+fn check_every_engine(steps: &[Step]) {
+    for engine in [Engine::Threads, Engine::IoUring, Engine::Inline] {
+        let file = image();
+        check(&open(&file, engine, false, Offset::Whole), &mut content(), steps);
+        if has_direct(&file) {
             let file = image();
-            check(&open(&file, engine, false, Offset::Whole), &mut content(), &steps);
-            if has_direct(&file) {
-                let file = image();
-                check(&open(&file, engine, true, Offset::Whole), &mut content(), &steps);
-            }
+            check(&open(&file, engine, true, Offset::Whole), &mut content(), steps);
         }
-        for model in [Model::spinning_7200(), Model::sata_ssd(), Model::nvme_ssd(), Model::Null] {
-            let memory = Arc::new(MemoryBackend::new("memory", content()));
-            let device = buttress_lab::simulated(memory, &model, &VirtualClock::new());
-            check(&device, &mut content(), &steps);
-        }
-        check(&Device::memory(content()), &mut content(), &steps);
+    }
+    for model in [
+        Model::spinning_7200(),
+        Model::sata_ssd(),
+        Model::nvme_ssd(),
+        Model::Null,
+    ] {
+        let memory = Arc::new(MemoryBackend::new("memory", content()));
+        let device = buttress_lab::simulated(memory, &model, &VirtualClock::new());
+        check(&device, &mut content(), steps);
+    }
+    check(&Device::memory(content()), &mut content(), steps);
+}
+
+/// Random writes are seldom neighbours. The writes of this test are, so that the plug merges them.
+#[test]
+fn every_engine_gives_the_bytes_of_neighbouring_writes() {
+    for (start, length) in [(0, 4096), (8192, 16_384), (513, 700)] {
+        let neighbours = (0..20).map(|index| (start + index * length as u64, vec![index as u8 + 1; length]));
+        check_every_engine(&[Step::Writes(neighbours.collect(), 20)]);
     }
 }
 

@@ -167,6 +167,34 @@ impl Filesystem {
         }
     }
 
+    /// Returns the same state without verification of file data. The result is used no longer than
+    /// this handle, which keeps the hold on the state.
+    #[must_use]
+    pub fn without_data_checksums(&self) -> Self {
+        let shared = &self.shared;
+        Self {
+            shared: Arc::new(Shared {
+                volume: Arc::clone(&shared.volume),
+                forest: Arc::clone(&shared.forest),
+                root_tree: shared.root_tree.clone(),
+                chunk_tree: shared.chunk_tree.clone(),
+                rescue: Rescue {
+                    ignore_data_checksums: true,
+                    ..shared.rescue
+                },
+                notices: Arc::clone(&shared.notices),
+                trees: RwLock::default(),
+                running: shared.running.clone(),
+                relabelled: shared.relabelled.clone(),
+                _hold: None,
+                executor: Arc::clone(&shared.executor),
+                loaders: Arc::clone(&shared.loaders),
+                sector_bytes: shared.sector_bytes,
+                checksum_type: shared.checksum_type,
+            }),
+        }
+    }
+
     /// Returns true if both handles are the same view of the same state.
     pub fn is_same_view(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)

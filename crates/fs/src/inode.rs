@@ -23,6 +23,7 @@ use buttress_tree::{ReadAhead, Tree};
 
 mod flags;
 mod record;
+mod salvage;
 
 pub use flags::FileAttributes;
 pub use record::{InodeLink, InodeRecord};

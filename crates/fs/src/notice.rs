@@ -53,6 +53,14 @@ pub enum Notice {
     DataUnverified,
 }
 
+impl Notice {
+    /// Returns true if the notice states that an older state is shown.
+    #[must_use]
+    pub const fn is_older_state(&self) -> bool {
+        matches!(self, Self::Volume(buttress_volume::Notice::OlderState { .. }))
+    }
+}
+
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

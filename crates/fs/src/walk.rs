@@ -72,6 +72,9 @@ pub struct WalkOptions {
     pub one_file_system: bool,
     /// The maximum size of files that are read ahead; zero for a walk without content.
     pub read_ahead: ByteCount,
+    /// True if inodes that have lost items are returned as far as they can be read, for restoring a
+    /// damaged volume ([`WalkEntry::lost`]).
+    pub salvage: bool,
     /// The progress of the walk, to watch and cancel it.
     pub progress: Progress,
 }
@@ -82,6 +85,7 @@ impl Default for WalkOptions {
             order: WalkOrder::default(),
             one_file_system: false,
             read_ahead: ByteCount::new(1 << 20),
+            salvage: false,
             progress: Progress::new(),
         }
     }
@@ -133,6 +137,8 @@ pub struct WalkEntry {
     pub record: InodeRecord,
     /// For a further name of a file, the path of its first name.
     pub hard_link: Option<Arc<[u8]>>,
+    /// The reason why items of the inode are lost, with [`WalkOptions::salvage`].
+    pub lost: Option<Error>,
     reader: Option<FileReader>,
     filesystem: Filesystem,
 }

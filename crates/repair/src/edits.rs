@@ -6,6 +6,7 @@
 //!
 //! | module | edits |
 //! |---|---|
+//! | `checksums` | checksums of data that has none |
 //! | `counts` | link counts, sizes and bytes of inodes; flags; generations and holes of extents |
 //! | `settling` | the target of a name, and all records of the name |
 //! | `names` | both items of a directory entry, and the record of its target |
@@ -13,6 +14,7 @@
 //! | `places` | references of subvolumes |
 //! | `records` | the uuid tree, the default subvolume, quota groups |
 
+mod checksums;
 mod counts;
 mod inodes;
 mod names;
@@ -71,6 +73,7 @@ fn edit(items: &mut Items<'_>, step: &Step, indexes: &mut Indexes) -> Result<App
             counts::set_extent_generation(items, *tree, *inode, *offset)
         }
         Edit::Hole(tree, inode, start, end) => counts::insert_hole(items, *tree, *inode, *start..*end),
+        Edit::Checksums(start, end) => checksums::add(items, *start, *end),
         Edit::LostAndFound(tree, inode) => inodes::give_name(items, *tree, *inode),
         Edit::Recount(tree, inode) => counts::recount(items, *tree, *inode),
         Edit::Place { parent, child } => places::settle(items, *parent, *child),
@@ -88,6 +91,10 @@ fn edit(items: &mut Items<'_>, step: &Step, indexes: &mut Indexes) -> Result<App
         }
         Edit::QuotaGroup(group) => records::make_quota_group(items, group),
         Edit::QuotaRelation(group, other) => records::settle_quota_relation(items, group, other),
+        // The rebuild runs before the rounds of edits.
+        Edit::RebuildSpace | Edit::RebuildDevices | Edit::RebuildChecksums => {
+            Ok(Applied::Nothing("a rebuild is no edit of items"))
+        }
         // The edit around this call makes the commit write all superblocks.
         Edit::Superblocks => Ok(Applied::Changed),
     }

@@ -12,6 +12,7 @@ use buttress_format::{
 };
 use buttress_fs::error::{Corruption, Error, Name, Result};
 use buttress_tree::{OwnedItem, ReadAhead};
+use buttress_volume::Volume;
 use core::ops::RangeInclusive;
 use std::collections::BTreeSet;
 
@@ -56,6 +57,9 @@ pub(crate) struct Items<'r> {
     /// The inodes whose names or entries changed. The round recounts them at its end, each once.
     pub(crate) touched: &'r mut BTreeSet<FileId>,
     pub(crate) named: &'r Named,
+    pub(crate) volume: &'r Volume,
+    /// Whether the owner accepts data that no copy confirms.
+    pub(crate) accepts_data: bool,
     /// The items that this edit changed, as they were before, in the order of the changes.
     pub(crate) undo: Vec<Before>,
 }

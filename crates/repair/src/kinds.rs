@@ -3,6 +3,7 @@
 //! A test compares [`TABLE`] with [`Finding::CODES`], so a new finding needs a row here.
 
 use buttress_check::Finding;
+use buttress_format::TreeId;
 
 /// The part of a volume that a finding is about. The order is the order of repairs: a later part
 /// relies on the earlier ones.
@@ -33,6 +34,12 @@ pub enum RepairKind {
     Edit,
     /// A commit, which writes all superblocks again from the trees.
     Superblocks,
+    /// The rebuild of the extent tree, the block groups and the free-space tree.
+    Rebuild,
+    /// The rebuild of the device tree, beside the trees of [`RepairKind::Rebuild`].
+    RebuildDevices,
+    /// The rebuild of the checksum tree, beside the trees of [`RepairKind::Rebuild`].
+    RebuildChecksums,
     /// No repair in this version. The text names the command that helps today, or the reason.
     NotYet(&'static str),
     /// No repair can exist. The text gives the reason.
@@ -40,11 +47,24 @@ pub enum RepairKind {
 }
 
 impl RepairKind {
+    /// Returns whether the repair writes whole trees again.
+    #[must_use]
+    pub const fn is_rebuild(self) -> bool {
+        matches!(
+            self,
+            Self::Rebuild | Self::RebuildDevices | Self::RebuildChecksums
+        )
+    }
+
     /// Returns the sentence why this version repairs nothing; `None` if it does.
     #[must_use]
     pub const fn reason(self) -> Option<&'static str> {
         match self {
-            Self::Edit | Self::Superblocks => None,
+            Self::Edit
+            | Self::Superblocks
+            | Self::Rebuild
+            | Self::RebuildDevices
+            | Self::RebuildChecksums => None,
             Self::NotYet(reason) | Self::Never(reason) => Some(reason),
         }
     }
@@ -72,6 +92,16 @@ const fn superblocks(code: &'static str) -> Row {
     Row { code, part, kind }
 }
 
+const fn rebuild(part: Part, code: &'static str) -> Row {
+    let kind = RepairKind::Rebuild;
+    Row { code, part, kind }
+}
+
+const fn devices(part: Part, code: &'static str) -> Row {
+    let kind = RepairKind::RebuildDevices;
+    Row { code, part, kind }
+}
+
 const fn later(part: Part, code: &'static str, reason: &'static str) -> Row {
     let kind = RepairKind::NotYet(reason);
     Row { code, part, kind }
@@ -82,14 +112,14 @@ const fn never(part: Part, code: &'static str, reason: &'static str) -> Row {
     Row { code, part, kind }
 }
 
-const GEOMETRY: &str = "this version does not rebuild the chunk tree and the device tree";
-const BLOCKS: &str = "this version does not rebuild damaged trees; `buttress cp -r --rescue all` copies the readable files out";
-const SPACE: &str = "this version does not rebuild the extent tree, the block groups and the free-space tree";
+const GEOMETRY: &str = "this version does not rebuild the chunk tree";
+const BLOCKS: &str = "this version rebuilds only the trees that account for space; `buttress cp -r --rescue all` copies the readable files out";
 const LOG: &str =
     "`buttress rescue zero-log` deletes the log, with the changes that were synced since the last commit";
 const SCRUB: &str = "`buttress scrub start -B` repairs a copy from another copy";
 const CONTENT: &str = "this version does not repair the extents of files";
-const SUMS: &str = "this version does not repair the checksum tree";
+const SUMS: &str = "this version does not compare the checksums with all users of the data";
+const OVERLAP: &str = "this version does not choose between two checksums of the same data";
 
 use Part::{Blocks, Checksums, Files, Geometry, Places, Quotas, Space, Superblocks};
 
@@ -124,39 +154,39 @@ pub const TABLE: &[Row] = &[
     later(Superblocks, "copy-damaged", SCRUB),
     edit(Places, "default-subvolume-missing"),
     edit(Places, "root-directory"),
-    later(Space, "block-group-missing", SPACE),
-    later(Geometry, "chunk-missing", GEOMETRY),
-    later(Space, "block-group-flags", SPACE),
-    later(Space, "block-group-used", SPACE),
+    rebuild(Space, "block-group-missing"),
+    rebuild(Geometry, "chunk-missing"),
+    rebuild(Space, "block-group-flags"),
+    rebuild(Space, "block-group-used"),
     superblocks("bytes-used"),
-    later(Geometry, "device-extent-missing", GEOMETRY),
-    later(Geometry, "stripe-missing", GEOMETRY),
-    later(Geometry, "device-extents-overlap", GEOMETRY),
-    later(Geometry, "device-extent-past-end", GEOMETRY),
-    later(Geometry, "device-unknown", GEOMETRY),
-    later(Geometry, "device-bytes-used", GEOMETRY),
-    later(Space, "extents-overlap", SPACE),
-    later(Space, "extent-outside-block-group", SPACE),
-    later(Space, "extent-kind", SPACE),
-    later(Space, "reference-total", SPACE),
-    later(Space, "reference-without-extent", SPACE),
-    later(Space, "extent-missing", SPACE),
-    later(Space, "extent-unused", SPACE),
-    later(Space, "reference-missing", SPACE),
-    later(Space, "reference-surplus", SPACE),
-    later(Space, "extent-length", SPACE),
-    later(Space, "block-differs", SPACE),
-    later(Space, "owner-without-block", SPACE),
+    devices(Geometry, "device-extent-missing"),
+    devices(Geometry, "stripe-missing"),
+    devices(Geometry, "device-extents-overlap"),
+    devices(Geometry, "device-extent-past-end"),
+    devices(Geometry, "device-unknown"),
+    devices(Geometry, "device-bytes-used"),
+    rebuild(Space, "extents-overlap"),
+    rebuild(Space, "extent-outside-block-group"),
+    devices(Space, "extent-kind"),
+    rebuild(Space, "reference-total"),
+    rebuild(Space, "reference-without-extent"),
+    rebuild(Space, "extent-missing"),
+    rebuild(Space, "extent-unused"),
+    rebuild(Space, "reference-missing"),
+    rebuild(Space, "reference-surplus"),
+    rebuild(Space, "extent-length"),
+    rebuild(Space, "block-differs"),
+    rebuild(Space, "owner-without-block"),
     later(Blocks, "item-unexpected", BLOCKS),
-    later(Space, "back-reference-flags", SPACE),
+    rebuild(Space, "back-reference-flags"),
     later(Blocks, "header-flags", BLOCKS),
     later(Blocks, "block-crosses-stripe", BLOCKS),
-    later(Space, "references-differ", SPACE),
-    later(Space, "free-space-info-missing", SPACE),
-    later(Space, "free-space-without-block-group", SPACE),
-    later(Space, "free-space-count", SPACE),
-    later(Space, "free-space-used", SPACE),
-    later(Space, "free-space-lost", SPACE),
+    rebuild(Space, "references-differ"),
+    rebuild(Space, "free-space-info-missing"),
+    rebuild(Space, "free-space-without-block-group"),
+    rebuild(Space, "free-space-count"),
+    rebuild(Space, "free-space-used"),
+    rebuild(Space, "free-space-lost"),
     edit(Files, "inode-missing"),
     edit(Files, "link-count"),
     edit(Files, "directory-size"),
@@ -184,9 +214,13 @@ pub const TABLE: &[Row] = &[
         "files-unexplained",
         "no single item explains the difference, so no edit would be an inference",
     ),
-    later(Checksums, "checksum-surplus", SUMS),
-    later(Checksums, "checksum-missing", SUMS),
-    later(Checksums, "checksums-overlap", SUMS),
+    Row {
+        code: "checksum-surplus",
+        part: Checksums,
+        kind: RepairKind::RebuildChecksums,
+    },
+    edit(Checksums, "checksum-missing"),
+    later(Checksums, "checksums-overlap", OVERLAP),
     later(Checksums, "checksum-unexpected", SUMS),
     later(Checksums, "compressed-without-checksums", SUMS),
     never(
@@ -213,9 +247,26 @@ pub fn row(code: &str) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.code == code)
 }
 
-/// Returns the repair of a finding.
+/// Returns the repair of a finding. The rebuild also repairs damaged blocks of the trees that it
+/// replaces.
 #[must_use]
 pub fn of(finding: &Finding) -> RepairKind {
+    let (Finding::TreeBlockDamaged { tree, .. }
+    | Finding::TreeMissing { tree }
+    | Finding::ItemUnexpected { tree, .. }) = finding
+    else {
+        return of_code(finding);
+    };
+    match *tree {
+        TreeId::EXTENT | TreeId::FREE_SPACE | TreeId::BLOCK_GROUP => RepairKind::Rebuild,
+        TreeId::DEVICE => RepairKind::RebuildDevices,
+        TreeId::CHECKSUM => RepairKind::RebuildChecksums,
+        // The rebuild needs the items of all other trees.
+        _ => of_code(finding),
+    }
+}
+
+fn of_code(finding: &Finding) -> RepairKind {
     // Clamp: a test compares the table with all codes, so the default never occurs.
     row(finding.code()).map_or(RepairKind::NotYet("the code has no repair"), |row| row.kind)
 }

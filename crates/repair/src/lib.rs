@@ -10,21 +10,24 @@
 //! | [`kinds`] | the kind of repair of each finding code |
 //! | [`steps`] | a step: the change, its evidence, what it may lose, the affected files |
 //! | [`plan`](mod@plan) | from findings to steps |
-//! | [`rounds`] | check, plan, edit, commit, check |
+//! | `outcome` | the options of a repair, and its outcome |
+//! | [`rounds`] | rebuild, then check, plan, edit, commit, check |
+//! | `rebuild` | the trees that account for space, written again from all other trees |
 //! | `edits`, `items` | the edits, item by item |
 //! | [`guard`] | files that were whole before are whole after |
 //!
 //! # Invariants
 //!
-//! - A repair writes only by transactions, so it overwrites no block of the volume's first state.
-//!   The superblocks are the exception: they name the new state.
+//! - A repair writes by transactions, or writes whole trees into free space. Both overwrite no block
+//!   of the volume's first state. The superblocks are the exception: they name the new state.
 //! - A step that may lose something runs only with consent.
 //! - Edits run only while the records of used space are safe to allocate by.
 //! - A repair never infers content: it writes records that other records of the volume confirm.
 //!
 //! # Left out
 //!
-//! This version edits inodes, names, places of subvolumes, uuids, quota groups and superblocks.
+//! This version edits inodes, names, places of subvolumes, uuids, quota groups and superblocks, and
+//! rebuilds the trees of extents, block groups, free space, devices and checksums.
 //! [`kinds::TABLE`] lists the codes without a repair, each with the reason.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -36,11 +39,14 @@ mod edits;
 pub mod guard;
 mod items;
 pub mod kinds;
+mod outcome;
 pub mod plan;
+mod rebuild;
 pub mod rounds;
 pub mod steps;
 
 pub use kinds::RepairKind;
+pub use outcome::{Done, Kept, Options, Outcome, severity};
 pub use plan::plan;
-pub use rounds::{Done, Kept, Options, Outcome, run, severity};
+pub use rounds::run;
 pub use steps::{Applied, Edit, Left, Loss, Plan, Step};

@@ -6,8 +6,8 @@
 //! Invariants:
 //! - Each finding of the report is in exactly one step or in [`Plan::left`], except that findings of
 //!   quota groups wait for the round after all other steps.
-//! - No step runs while the allocator could overwrite blocks in use. [`Plan::blocked`] then has the
-//!   reason.
+//! - No edit runs while the allocator could overwrite blocks in use. A rebuild comes first, or
+//!   [`Plan::blocked`] has the reason.
 //! - A step that may lose something has a [`Loss`] that needs consent.
 
 mod edits;
@@ -21,12 +21,27 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Plans the repair of the findings of a report.
 #[must_use]
 pub fn plan(report: &Report) -> Plan {
-    let blocked = blocked(report);
+    plan_unless(report, None)
+}
+
+/// Plans the repair of findings after a rebuild. The findings that the rebuild left have no further
+/// repair, for this reason.
+pub(crate) fn plan_after_rebuild(report: &Report, reason: &'static str) -> Plan {
+    plan_unless(report, Some(reason))
+}
+
+/// Plans a repair; without a rebuild if a reason against it is given.
+fn plan_unless(report: &Report, no_rebuild: Option<&'static str>) -> Plan {
+    let blocked = blocked(report, no_rebuild.is_none());
     let mut steps: BTreeMap<Edit, Step> = BTreeMap::new();
     let mut left = Vec::new();
     for reported in &report.findings {
         let finding = &reported.finding;
-        let reason = match (&blocked, kinds::of(finding)) {
+        let kind = match (kinds::of(finding), no_rebuild) {
+            (kind, Some(reason)) if kind.is_rebuild() => RepairKind::NotYet(reason),
+            (kind, _) => kind,
+        };
+        let reason = match (&blocked, kind) {
             (_, RepairKind::NotYet(reason) | RepairKind::Never(reason)) => reason.to_owned(),
             (Some(blocked), _) => blocked.clone(),
             (None, _) => {
@@ -88,9 +103,16 @@ fn add(steps: &mut BTreeMap<Edit, Step>, reported: &Reported) {
     step.hints.subvolumes.extend(planned.hints.subvolumes);
 }
 
+/// Returns whether the rebuild repairs all findings of a code.
+fn is_rebuilt(report: &Report, code: &str) -> bool {
+    let is_of_code = |reported: &&Reported| reported.finding.code() == code;
+    let mut findings = report.findings.iter().filter(is_of_code);
+    edits::is_whole(report, code) && findings.all(|reported| kinds::of(&reported.finding).is_rebuild())
+}
+
 /// Returns the reason why no edit may run. An edit allocates tree blocks, so the records of used
-/// space must not name blocks in use as free.
-fn blocked(report: &Report) -> Option<String> {
+/// space must not name blocks in use as free. A rebuild replaces these records first.
+fn blocked(report: &Report, may_rebuild: bool) -> Option<String> {
     if report
         .notes
         .iter()
@@ -105,7 +127,8 @@ fn blocked(report: &Report) -> Option<String> {
             && kinds::row(code).is_some_and(|row| {
                 let is_below = matches!(row.part, Part::Geometry | Part::Blocks | Part::Space);
                 let is_of_devices = matches!(*code, "device-missing" | "device-behind");
-                is_below && (*grade >= Grade::Unsafe || is_of_devices)
+                let is_rebuilt = may_rebuild && is_rebuilt(report, code);
+                is_below && !is_rebuilt && (*grade >= Grade::Unsafe || is_of_devices)
             })
     };
     let (code, ..) = Finding::CODES.iter().find(is_first)?;

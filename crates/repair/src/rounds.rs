@@ -7,133 +7,33 @@
 //!    step that did not run before.
 //! 3. The guard compares the last state with the first.
 //!
+//! A rebuild of the trees that account for space comes before the first round, if a finding needs it
+//! (`space`). The rounds then begin with its result.
+//!
 //! A repair writes to the devices that it gets. It cannot undo a commit: callers give overlays, and
 //! discard an overlay whose outcome is not [`Kept::Better`].
 //!
 //! Opening for a repair neither replays a log nor removes inodes without links, as ordinary opening
 //! for writing does: both trust the items that a repair is about to correct.
 
+mod space;
+
 use crate::edits::{self, Indexes};
 use crate::guard::{self, Lost};
 use crate::items::{FileId, Items, Named};
+use crate::outcome::{Done, Kept, Options, Outcome, severity};
 use crate::plan::plan;
-use crate::steps::{Applied, Edit, Left, Loss, Plan, Step};
-use buttress_check::{Finding, Grade, Report};
+use crate::steps::{Edit, Left, Loss, Plan, Step};
+use buttress_check::Report;
 use buttress_device::Device;
 use buttress_engine::areas::ItemEdits;
 use buttress_engine::engine::CommitStages;
 use buttress_engine::{Engine, WriteOptions};
-use buttress_exact::Exact as _;
-use buttress_format::ByteCount;
 use buttress_fs::error::WritingRefusal;
 use buttress_fs::{OpenOptions, Progress, Result};
+use buttress_volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Options of a repair.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Codes of findings whose repair may lose what its step names. `all` stands for every code.
-    pub yes_to: BTreeSet<String>,
-    /// The most rounds.
-    pub rounds_max: u32,
-    /// The budget of the node cache.
-    pub cache: ByteCount,
-    /// Options of the checks after each round.
-    pub check: buttress_check::Options,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            yes_to: BTreeSet::new(),
-            rounds_max: 8,
-            cache: ByteCount::new(64 << 20),
-            check: buttress_check::Options::default(),
-        }
-    }
-}
-
-impl Options {
-    /// Returns whether a step may run without a question.
-    #[must_use]
-    pub fn allows(&self, step: &Step) -> bool {
-        let is_named = |code: &&str| self.yes_to.contains(*code);
-        !step.loss.needs_consent() || self.yes_to.contains("all") || step.codes.iter().any(is_named)
-    }
-}
-
-/// The verdict on a repair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// The volume has fewer findings, or less severe ones, and no file was lost.
-    Better,
-    /// The volume is not better than before.
-    NotBetter,
-    /// A file that was whole is not whole any more.
-    LostFiles,
-    /// No step ran.
-    Unchanged,
-}
-
-impl Kept {
-    /// Returns the verdict as a word of JSON output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Better => "better",
-            Self::NotBetter => "not-better",
-            Self::LostFiles => "lost-files",
-            Self::Unchanged => "unchanged",
-        }
-    }
-}
-
-/// A step that ran, and its result.
-#[derive(Clone, Debug)]
-pub struct Done {
-    /// The round, from 1.
-    pub round: u32,
-    /// The step.
-    pub step: Step,
-    /// The result of the edit.
-    pub applied: Applied,
-}
-
-/// The result of a repair.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The report of the last check.
-    pub after: Report,
-    /// The steps that ran, in order.
-    pub done: Vec<Done>,
-    /// The steps without consent.
-    pub refused: Vec<Step>,
-    /// The findings of the last check without a step.
-    pub left: Vec<Left>,
-    /// Files that were whole before, and are not whole after.
-    pub lost: Vec<Lost>,
-    /// The verdict.
-    pub kept: Kept,
-}
-
-/// Counts findings by grade, most severe first. A smaller vector is a better volume.
-#[must_use]
-pub fn severity(report: &Report) -> [u64; 4] {
-    let mut counts = [0_u64; 4];
-    for (code, grade, _) in Finding::CODES {
-        // Clamp: a code without findings counts nothing.
-        let count = report.counts.get(code).copied().unwrap_or(0);
-        let place = match grade {
-            Grade::Loss => &mut counts[0],
-            Grade::Unsafe => &mut counts[1],
-            Grade::Inconsistent => &mut counts[2],
-            Grade::Redundancy => &mut counts[3],
-        };
-        *place = place.exact_add(count);
-    }
-    counts
-}
 
 /// Commit stages of a volume without dirty data.
 #[derive(Debug)]
@@ -180,6 +80,40 @@ pub fn run(
     if plan.steps.is_empty() {
         return Ok(unchanged(before, plan));
     }
+    let mut outcome = Outcome {
+        after: before.clone(),
+        done: Vec::new(),
+        refused: Vec::new(),
+        left: Vec::new(),
+        lost: Vec::new(),
+        kept: Kept::Unchanged,
+    };
+    loop {
+        let rebuilds = plan.steps.extract_if(.., |step| step.edit.is_rebuild());
+        let rebuilds: Vec<Step> = rebuilds.collect();
+        if rebuilds.is_empty() {
+            break;
+        }
+        plan = space::rebuild(devices, rebuilds, options, progress, &mut outcome)?;
+    }
+    if !plan.steps.is_empty() {
+        plan = edit_in_rounds(devices, plan, options, ask, progress, &mut outcome)?;
+    }
+    outcome.left = plan.left;
+    outcome.left.extend(plan.steps.into_iter().flat_map(unfinished));
+    outcome.kept = verdict(before, &outcome);
+    Ok(outcome)
+}
+
+/// Edits the volume in rounds. Returns the plan for the findings that are left.
+fn edit_in_rounds(
+    devices: &[Device],
+    mut plan: Plan,
+    options: &Options,
+    ask: &mut dyn FnMut(&Step) -> bool,
+    progress: &Progress,
+    outcome: &mut Outcome,
+) -> Result<Plan> {
     let filesystem = OpenOptions::new(devices.to_vec()).cache(options.cache).open()?;
     let opening = Engine::open(filesystem, WriteOptions::default(), Arc::new(NoData))?;
     if opening.log.is_some() {
@@ -196,43 +130,31 @@ pub fn run(
         engine: opening.end(),
         answers: BTreeMap::new(),
         announced: BTreeSet::new(),
-        named: crate::plan::named(before),
-        done: Vec::new(),
+        named: crate::plan::named(&outcome.after),
+        done: core::mem::take(&mut outcome.done),
     };
     let first_state = rounds.engine.committed_view();
-    let mut after = before.clone();
-    let mut refused = Vec::new();
     for round in 1..=options.rounds_max {
         let (steps, without_consent) = rounds.with_consent(core::mem::take(&mut plan.steps), ask);
-        refused = without_consent;
+        outcome.refused = without_consent;
         if steps.is_empty() {
             break;
         }
         rounds.apply(round, steps)?;
         let report = rounds.check()?;
-        let is_better = severity(&report) < severity(&after);
-        after = report;
-        plan = crate::plan::plan(&after);
-        rounds.named = crate::plan::named(&after);
+        let is_better = severity(&report) < severity(&outcome.after);
+        outcome.after = report;
+        plan = crate::plan::plan_after_rebuild(&outcome.after, space::ONCE);
+        rounds.named = crate::plan::named(&outcome.after);
         if !is_better && !rounds.is_new(&plan) {
             break;
         }
     }
-    let lost = rounds.lost(&first_state)?;
+    outcome.lost.extend(rounds.lost(&first_state)?);
     drop(first_state);
-    let done = core::mem::take(&mut rounds.done);
+    outcome.done = core::mem::take(&mut rounds.done);
     rounds.engine.close()?;
-    let mut left = plan.left;
-    left.extend(plan.steps.into_iter().flat_map(unfinished));
-    let kept = verdict(before, &after, &lost, &done);
-    Ok(Outcome {
-        after,
-        done,
-        refused,
-        left,
-        lost,
-        kept,
-    })
+    Ok(plan)
 }
 
 /// Returns the outcome of a plan without steps.
@@ -261,14 +183,14 @@ fn unfinished(step: Step) -> Vec<Left> {
     left.collect()
 }
 
-fn verdict(before: &Report, after: &Report, lost: &[Lost], done: &[Done]) -> Kept {
-    if done.is_empty() {
+fn verdict(before: &Report, outcome: &Outcome) -> Kept {
+    if outcome.done.is_empty() {
         return Kept::Unchanged;
     }
-    if !lost.is_empty() {
+    if !outcome.lost.is_empty() {
         return Kept::LostFiles;
     }
-    if severity(after) < severity(before) || buttress_faults::on("repair-keeps-worse") {
+    if severity(&outcome.after) < severity(before) || buttress_faults::on("repair-keeps-worse") {
         Kept::Better
     } else {
         Kept::NotBetter
@@ -325,12 +247,18 @@ impl Rounds<'_> {
         edit: impl FnOnce(&mut Items<'_>) -> Result<T>,
     ) -> Result<T> {
         let now = self.engine.now();
+        let view = self.engine.committed_view();
+        let volume: &Volume = view.volume();
+        let accepts = |code: &str| self.options.yes_to.contains(code);
+        let accepts_data = accepts("checksum-missing") || accepts("all");
         ItemEdits::of(&self.engine).edit(edits::PLACES, |running| {
             edit(&mut Items {
                 running,
                 now,
                 touched,
                 named: &self.named,
+                volume,
+                accepts_data,
                 undo: Vec::new(),
             })
         })
@@ -350,13 +278,9 @@ impl Rounds<'_> {
         self.announced.extend(inodes.map(|inode| (tree, inode)));
     }
 
-    /// Checks the committed state, through caches that no commit has filled.
+    /// Checks the committed state.
     fn check(&self) -> Result<Report> {
-        let filesystem = OpenOptions::new(self.devices.to_vec())
-            .cache(self.options.cache)
-            .for_inspection(true)
-            .open()?;
-        buttress_check::check(&filesystem, &self.options.check, self.progress)
+        space::check(self.devices, self.options, self.progress)
     }
 
     fn lost(&self, first_state: &buttress_fs::Filesystem) -> Result<Vec<Lost>> {
@@ -368,6 +292,7 @@ impl Rounds<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::steps::Applied;
     use buttress_format::{InodeNumber, SubvolumeId, TreeId};
 
     fn report(counts: &[(&'static str, u64)]) -> Report {
@@ -405,11 +330,22 @@ mod tests {
             paths: Vec::new(),
             what: "the inode is gone",
         };
-        let judge = |after: &Report, lost: &[Lost]| verdict(&before, after, lost, &[done()]);
+        let outcome = |after: &Report, lost: &[Lost], done: Vec<Done>| Outcome {
+            after: after.clone(),
+            done,
+            refused: Vec::new(),
+            left: Vec::new(),
+            lost: lost.to_vec(),
+            kept: Kept::Unchanged,
+        };
+        let judge = |after: &Report, lost: &[Lost]| verdict(&before, &outcome(after, lost, vec![done()]));
         assert_eq!(judge(&less_severe, &[]), Kept::Better);
         assert_eq!(judge(&more_severe, &[]), Kept::NotBetter);
         assert_eq!(judge(&before, &[]), Kept::NotBetter);
         assert_eq!(judge(&less_severe, &[lost]), Kept::LostFiles);
-        assert_eq!(verdict(&before, &before, &[], &[]), Kept::Unchanged);
+        assert_eq!(
+            verdict(&before, &outcome(&before, &[], Vec::new())),
+            Kept::Unchanged
+        );
     }
 }

@@ -41,6 +41,12 @@ impl fmt::Display for Loss {
 /// inodes before the names that lead to them, names before counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Edit {
+    /// The extent tree, the block groups and the free-space tree are written again.
+    RebuildSpace,
+    /// The device tree is written again, and the counts and types of the chunk tree are set.
+    RebuildDevices,
+    /// The checksum tree is written again without surplus and unreadable blocks.
+    RebuildChecksums,
     /// The root item names inode 256 as root directory.
     RootDirectory(TreeId),
     /// The tree gets the inode of its root directory.
@@ -59,6 +65,8 @@ pub enum Edit {
     ExtentGeneration(TreeId, InodeNumber, u64),
     /// A hole gets its item.
     Hole(TreeId, InodeNumber, u64, u64),
+    /// Data in a range of addresses gets checksums if another copy confirms it.
+    Checksums(u64, u64),
     /// An inode without names gets a name in `lost+found`, or an orphan item if it is empty.
     LostAndFound(TreeId, InodeNumber),
     /// Link count, directory size and byte count become the sums over the items.
@@ -103,6 +111,15 @@ pub enum Edit {
 }
 
 impl Edit {
+    /// Returns whether the edit writes whole trees again.
+    #[must_use]
+    pub const fn is_rebuild(&self) -> bool {
+        matches!(
+            self,
+            Self::RebuildSpace | Self::RebuildDevices | Self::RebuildChecksums
+        )
+    }
+
     /// Returns whether the edit changes quota groups. These edits run alone, because the engine
     /// counts what other edits use.
     #[must_use]

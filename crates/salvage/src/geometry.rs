@@ -21,7 +21,9 @@ use buttress_exact::{Exact as _, usize_of};
 use buttress_format::node::{BlockFormat, TreeBlock};
 use buttress_format::{BackupTree, Chunk, DeviceItem, ItemType, Key, Logical, TreeId};
 use buttress_tree::{BlockPointer, RootPointer};
+use buttress_volume::superblocks::choose;
 use std::collections::HashSet;
+use uuid::Uuid;
 
 /// The largest number of chunk roots that are tried.
 const ROOTS_MAX: usize = 256;
@@ -101,7 +103,7 @@ pub(crate) fn read_by_index(
     root: &BackupTree,
 ) -> Result<Option<ChunkItems>> {
     let mut walk = IndexedWalk {
-        devices,
+        devices: indexed_devices(devices, index.identity()),
         format: format_of(identity),
         reader: index.reader(),
         blocks: 0,
@@ -111,8 +113,25 @@ pub(crate) fn read_by_index(
     Ok((is_whole && !walk.items.chunks.is_empty()).then_some(walk.items))
 }
 
+/// Returns the devices in the order of the scan: by their uuids, else in the given order.
+fn indexed_devices(devices: &[Device], scanned: &Identity) -> Vec<Option<Device>> {
+    let uuids: Vec<Option<Uuid>> = devices
+        .iter()
+        .map(|device| {
+            let chosen = choose(device).ok()?;
+            Some(chosen.superblock.device_item.uuid)
+        })
+        .collect();
+    let found = scanned.devices.iter().enumerate().map(|(number, found)| {
+        let member = found.member.map(|(uuid, _, _)| uuid);
+        let place = uuids.iter().position(|uuid| uuid.is_some() && *uuid == member);
+        devices.get(place.unwrap_or(number)).cloned() // Clamp: without a uuid, the order counts.
+    });
+    found.collect()
+}
+
 struct IndexedWalk<'a> {
-    devices: &'a [Device],
+    devices: Vec<Option<Device>>,
     format: BlockFormat,
     reader: IndexReader<'a>,
     blocks: usize,
@@ -162,7 +181,7 @@ impl IndexedWalk<'_> {
             {
                 continue;
             }
-            let device = self.devices.get(usize::from(record.device));
+            let device = self.devices.get(usize::from(record.device)).cloned().flatten();
             let length = usize_of(self.format.node_bytes);
             // The image may have changed since the scan.
             let read = device.map(|device| device.read(record.physical.get(), length));

@@ -14,6 +14,8 @@
 //! | [`mod@states`] | the roots of earlier commits |
 //! | `geometry` | the chunks of a state: from its chunk tree, else from the nearest one |
 //! | [`view`] | a state as a file system that can be read |
+//! | [`survey`] | how many blocks of a state's trees can be read |
+//! | [`verdict`] | how far the content of a file of a state can be trusted |
 //! | [`mod@find_roots`] | candidates for the root of one tree |
 //!
 //! # Invariants
@@ -46,6 +48,8 @@ pub mod index;
 pub mod record;
 pub mod scan;
 pub mod states;
+pub mod survey;
+pub mod verdict;
 pub mod view;
 
 pub use error::{Error, IndexProblem, Result};
@@ -55,4 +59,6 @@ pub use index::{BlockIndex, IndexReader, IndexWriter, OpenedIndex};
 pub use record::{Record, RecordFlags};
 pub use scan::{Scanned, scan};
 pub use states::{Origin, State, states};
+pub use survey::{BlockCounts, Survey, Surveyor};
+pub use verdict::{FileFindings, Judge, Verdict};
 pub use view::{View, ViewOptions};

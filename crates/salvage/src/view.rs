@@ -28,6 +28,7 @@ use buttress_fs::open::DEFAULT_CACHE;
 use buttress_fs::{Filesystem, StateRoots, load_chunks};
 use buttress_tree::{Forest, RootPointer};
 use buttress_volume::superblocks::choose;
+use buttress_volume::view::view;
 use buttress_volume::{MissingDevice, Rescue, ViewDevice, Volume};
 use std::sync::Arc;
 
@@ -210,7 +211,7 @@ impl Plan {
                 fsid: self.superblock.fsid,
             });
         }
-        Volume::view(members, self.superblock.clone(), self.newest, self.rescue).ok()
+        view(members, self.superblock.clone(), self.newest, self.rescue).ok()
     }
 
     /// Returns a volume that `fill` gave its chunks. `named` holds devices of the volume. If the

@@ -85,7 +85,7 @@ fn content(filesystem: &Filesystem) -> (BTreeMap<Vec<u8>, Vec<(u64, Option<Vec<u
 }
 
 #[test]
-fn newest_state_equals_the_opened_volume_with_and_without_superblocks() {
+fn newest_state_equals_the_opened_volume() {
     let folder = tempfile::tempdir().unwrap();
     let mut older = 0;
     for (volume, mut overlays) in volumes() {

@@ -34,8 +34,10 @@ use buttress_fs::Progress;
 use crate::member::{self, entry_of};
 use crate::store::Store;
 use crate::tar::{Kind, Member, Problem, Reader, TarError};
+use revisits::{MemberPlace, Revisited, Revisits};
 use symlinks::Symlinks;
 
+mod revisits;
 mod symlinks;
 
 /// The prefix of whiteout names in a layer.
@@ -68,6 +70,7 @@ pub struct Layers {
     state: State,
     /// Entries that the source returns before all others.
     pending: Vec<Entry>,
+    progress: Progress,
 }
 
 /// The progress of returning entries.
@@ -80,7 +83,8 @@ struct State {
     reader: Option<Reader>,
     order: u64,
     /// The member that currently has the path of each link target.
-    targets: HashMap<u64, (usize, u64)>,
+    targets: HashMap<u64, MemberPlace>,
+    revisits: Revisits,
     /// Symbolic links above members.
     symlinks: Symlinks,
 }
@@ -99,7 +103,7 @@ impl Layers {
             path.display().to_string()
         };
         let store = Store::open(path, spool, progress).map_err(|error| error.of(name.clone()))?;
-        Ok(Self::of_archive(name, store))
+        Ok(Self::of_archive(name, store).with_progress(progress))
     }
 
     /// Makes a source of an archive that is called `name` in messages.
@@ -131,10 +135,19 @@ impl Layers {
                 reader: None,
                 order: 0,
                 targets: HashMap::new(),
+                revisits: Revisits::default(),
                 symlinks: Symlinks::default(),
             },
             pending: Vec::new(),
+            progress: Progress::new(),
         }
+    }
+
+    /// Cancels the reading of members with this progress.
+    #[must_use]
+    pub fn with_progress(mut self, progress: &Progress) -> Self {
+        self.progress = progress.clone();
+        self
     }
 
     /// Adds a read-only subvolume with the state after each layer to this directory: `1`, `2`, and
@@ -170,27 +183,37 @@ impl Layers {
                 continue;
             }
             let number = self.state.layer;
-            let Some(layer) = self.layers.get(number) else {
-                return Ok(None);
-            };
-            let store = &layer.store;
-            let reader = self
-                .state
-                .reader
-                .get_or_insert_with(|| Reader::new(store.clone()));
-            let member = reader.next_member().map_err(|error| (number, error))?;
-            let Some(member) = member else {
+            let Some(member) = self.next_member(number).map_err(|error| (number, error))? else {
                 self.state.reader = None;
                 self.state.layer = number.saturating_add(1);
                 continue;
             };
             let offset = member.offset;
+            self.check_progress(offset).map_err(|error| (number, error))?;
             let entry = self.entry(member);
             let entry = entry.map_err(|problem| (number, TarError { offset, problem }))?;
             if let Some(entry) = entry {
                 return Ok(Some(entry));
             }
         }
+    }
+
+    fn next_member(&mut self, number: usize) -> Result<Option<Member>, TarError> {
+        let Some(layer) = self.layers.get(number) else {
+            return Ok(None);
+        };
+        let store = &layer.store;
+        let reader = self
+            .state
+            .reader
+            .get_or_insert_with(|| Reader::new(store.clone()));
+        reader.next_member()
+    }
+
+    /// Fails if the job was cancelled.
+    fn check_progress(&self, offset: u64) -> Result<(), TarError> {
+        let problem = Problem::Cancelled;
+        self.progress.check().map_err(|_| TarError { offset, problem })
     }
 
     /// Begins to return the next state of the tree. Returns false after the last state.
@@ -205,6 +228,7 @@ impl Layers {
             reader: None,
             order: self.state.order,
             targets: HashMap::new(),
+            revisits: Revisits::default(),
             symlinks: Symlinks::default(),
         };
         let Some(path) = below(directory, view.to_string().as_bytes()) else {
@@ -226,9 +250,11 @@ impl Layers {
         let mut linked = HashSet::new();
         let mut symlinks = Symlinks::default();
         for (number, layer) in self.layers.iter().enumerate() {
+            symlinks.begin_layer(number);
             let mut reader = Reader::new(layer.store.clone());
             while let Some(member) = reader.next_member().map_err(|error| (number, error))? {
                 let offset = member.offset;
+                self.check_progress(offset).map_err(|error| (number, error))?;
                 let failed = |problem| (number, TarError { offset, problem });
                 if let Kind::HardLink(target) = &member.kind
                     && let Ok(target) = EntryPath::new(target)
@@ -240,8 +266,8 @@ impl Layers {
                     continue;
                 };
                 let path = symlinks.follow(path).map_err(failed)?;
-                if !self.look_at_mark(&path, &mut symlinks, number) {
-                    put(&mut symlinks, &path, &member.kind, number);
+                if !self.look_at_mark(&path, &mut symlinks) {
+                    put(&mut symlinks, &path, &member.kind);
                 }
             }
         }
@@ -254,10 +280,11 @@ impl Layers {
         let layer = self.state.layer;
         let base = (layer as u64).saturating_add(1) << LAYER_BITS;
         let half = 1_u64 << LAYER_BITS.saturating_sub(1);
+        self.state.symlinks.begin_layer(layer);
         let path = self.state.symlinks.follow(member::path("path", &member.path)?)?;
         let mut symlinks = std::mem::take(&mut self.state.symlinks);
-        if !self.look_at_mark(&path, &mut symlinks, layer) {
-            put(&mut symlinks, &path, &member.kind, layer);
+        if !self.look_at_mark(&path, &mut symlinks) {
+            put(&mut symlinks, &path, &member.kind);
         }
         self.state.symlinks = symlinks;
         if self.marks && path.name().starts_with(MARK) {
@@ -316,7 +343,7 @@ impl Layers {
 
     /// Removes the symbolic links that a name with the prefix `.wh.` deletes. Returns false for a
     /// name without that prefix.
-    fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks, layer: usize) -> bool {
+    fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks) -> bool {
         if !(self.marks && path.name().starts_with(MARK)) {
             return false;
         }
@@ -324,10 +351,10 @@ impl Layers {
         let deleted = path.name().strip_prefix(MARK).unwrap_or_default();
         if path.name() == OPAQUE {
             if let Ok(directory) = EntryPath::new(directory) {
-                symlinks.clear_below(&directory, layer);
+                symlinks.clear_below(&directory);
             }
         } else if let Ok(deleted) = EntryPath::new(&[directory, deleted].concat()) {
-            symlinks.remove(&deleted, layer);
+            symlinks.remove(&deleted);
         }
         true
     }
@@ -354,15 +381,30 @@ impl Layers {
         Ok(Some(member::mark(path, EntryKind::Whiteout, precedence)))
     }
 
+    /// Returns the member at a place for another link to it.
+    fn revisit(&mut self, place: MemberPlace) -> Result<Option<Member>, Problem> {
+        let sizes = self.layers.iter().map(|layer| layer.store.size());
+        // Clamp: the sum only limits the repeated bytes.
+        let archive_bytes = sizes.fold(0, u64::saturating_add);
+        let mut revisits = std::mem::take(&mut self.state.revisits);
+        let found = revisits.member(place, archive_bytes, || self.read_again(place));
+        self.state.revisits = revisits;
+        found
+    }
+
     /// Reads a member again.
-    fn revisit(&self, (number, offset): (usize, u64)) -> Result<Option<Member>, Problem> {
+    fn read_again(&self, (number, offset): MemberPlace) -> Result<Option<Revisited>, Problem> {
         let reader = match (&self.state.reader, self.layers.get(number)) {
             (Some(reader), _) if number == self.state.layer => reader.revisit(offset),
             (_, Some(layer)) => Reader::at(layer.store.clone(), offset),
             _ => return Ok(None),
         };
         let mut reader = reader;
-        reader.next_member().map_err(|error| error.problem)
+        let member = reader.next_member().map_err(|error| error.problem)?;
+        Ok(member.map(|member| Revisited {
+            member,
+            header_bytes: reader.header_bytes(),
+        }))
     }
 
     /// Moves an entry to its place in the current state of the tree.
@@ -386,12 +428,12 @@ impl Layers {
 }
 
 /// Records that a member replaces the entry at its path.
-fn put(symlinks: &mut Symlinks, path: &EntryPath, kind: &Kind, layer: usize) {
+fn put(symlinks: &mut Symlinks, path: &EntryPath, kind: &Kind) {
     let target = match kind {
         Kind::Symlink(target) => Some(target.as_slice()),
         _ => None,
     };
-    symlinks.put(path, matches!(kind, Kind::Directory), target, layer);
+    symlinks.put(path, matches!(kind, Kind::Directory), target);
 }
 
 /// Returns a path below a directory.

@@ -16,6 +16,13 @@ use crate::tar::{Kind, Member, Problem, Reader, Segment, TarError};
 pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
 
 pub(crate) fn invalid(name: String, error: TarError) -> SourceError {
+    if matches!(error.problem, Problem::Cancelled) {
+        return SourceError::Io {
+            action: "reading",
+            place: name,
+            cause: std::io::ErrorKind::Interrupted.into(),
+        };
+    }
     SourceError::Invalid {
         place: name,
         problem: Box::new(error),

@@ -355,7 +355,7 @@ pub fn open(
     let name = layout.display().to_string();
     let opened = Layout(layout.to_owned()).layers(wanted, spool, progress);
     match opened {
-        Ok(layers) => Ok(Layers::of_image(name, layers)),
+        Ok(layers) => Ok(Layers::of_image(name, layers).with_progress(progress)),
         Err(OciError::Layer {
             file,
             cause: cause @ (StoreError::Cancelled | StoreError::Spool { .. }),

@@ -27,6 +27,11 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// The number of first bytes that determine a compression.
 const MAGIC_BYTES: usize = 6;
 
+/// The binary logarithm of the largest window of zstd and xz: the archive chooses its size.
+const WINDOW_LOG_MAX: u32 = 27;
+/// The memory of the xz decoder in KiB: the largest window, and the decoder's own buffers.
+const XZ_KIB_MAX: u32 = (1 << (WINDOW_LOG_MAX - 10)) + 1024;
+
 /// Bytes with random access, for several readers in parallel.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -174,10 +179,10 @@ impl Compression {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
                 // This limit accepts the output of `zstd --long=31` like `zstd -d --long=31`, with
                 // at most 128 MiB of memory.
-                decoder.window_log_max(27)?;
+                decoder.window_log_max(WINDOW_LOG_MAX)?;
                 Box::new(decoder)
             }
-            Self::Xz => Box::new(lzma_rust2::XzReader::new(packed, true)),
+            Self::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(packed, true, XZ_KIB_MAX)),
             Self::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(packed)),
         })
     }
@@ -361,11 +366,23 @@ pub(crate) fn unpack(
             Ok(0) => return Ok(written),
             Ok(length) => length,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(read(written, compression, error)),
+            Err(error) => return Err(read(written, compression, too_large(error))),
         };
         write(written, buffer.get(..length).unwrap_or_default())?;
         written = written.saturating_add(length as u64);
     }
+}
+
+/// Adds the limit to a decoder's report that a window exceeds it.
+fn too_large(error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::OutOfMemory {
+        return error;
+    }
+    let text = format!(
+        "its window is too large (expected at most {} bytes)",
+        1 << WINDOW_LOG_MAX
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, text)
 }
 
 /// Reads until the buffer is full or the input ends.
@@ -427,6 +444,31 @@ mod tests {
             assert!(all(&Store::open(&path, spool.path(), &Progress::new()).unwrap()) == content);
         }
         assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 1);
+    }
+
+    /// Returns an xz stream of the byte `x`, whose block header states this size of the window.
+    fn xz(size: u8, header_checksum: [u8; 4]) -> Vec<u8> {
+        let parts: [&[u8]; 5] = [
+            b"\xfd7zXZ\x00\x00\x01\x69\x22\xde\x36",
+            &[2, 0, 0x21, 1, size, 0, 0, 0],
+            &header_checksum,
+            b"\x01\x00\x00x\x00\x00\x00\x00\x83\x16\xdc\x8c\x00\x01\x15\x01\xa9\x63\x34\x60",
+            b"\x90\x42\x99\x0d\x01\x00\x00\x00\x00\x01YZ",
+        ];
+        parts.concat()
+    }
+
+    #[test]
+    fn xz_window_is_limited() {
+        let spool = tempfile::tempdir().unwrap();
+        let open = |packed: Vec<u8>| Store::spooled(packed.as_slice(), spool.path(), &Progress::new());
+        let largest = xz(30, [0x9b, 0x07, 0x51, 0x66]);
+        assert_eq!(all(&open(largest).unwrap()), b"x", "128 MiB");
+        let too_large = [xz(31, [0xfe, 0x60, 0xed, 0xde]), xz(40, [0xe6, 0xa0, 0x11, 0xb3])];
+        for packed in too_large {
+            let error = open(packed).unwrap_err().to_string();
+            assert!(error.contains("expected at most 134217728 bytes"), "{error}");
+        }
     }
 
     #[test]

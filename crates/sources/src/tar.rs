@@ -21,10 +21,11 @@
 
 mod error;
 mod header;
+mod path;
 mod pax;
 mod sparse;
 
-use buttress_exact::{Exact as _, at_most};
+use buttress_exact::{Exact as _, at_most, u64_of};
 pub use error::{Problem, TarError};
 
 use buttress_format::Timestamp;
@@ -37,8 +38,6 @@ use pax::Extended;
 const EXTENDED_BYTES_MAX: u64 = 16 << 20;
 /// The maximum total size of all global extended headers.
 const GLOBAL_BYTES_MAX: u64 = 64 << 10;
-/// The maximum length of a path.
-const PATH_BYTES_MAX: usize = 32 << 10;
 /// The maximum length of a symbolic link's target, which is the kernel's limit for paths.
 const TARGET_BYTES_MAX: usize = 4095;
 /// The number of bytes that the reader reads at a time from a header on.
@@ -110,6 +109,7 @@ pub struct Reader {
     global_bytes: u64,
     window: Vec<u8>,
     window_at: u64,
+    header_bytes: u64,
     /// True after an error or the archive's end: the reader returns no more members.
     ended: bool,
 }
@@ -144,6 +144,7 @@ impl Reader {
             global_bytes: 0,
             window: Vec::new(),
             window_at: 0,
+            header_bytes: 0,
             ended: false,
         }
     }
@@ -161,6 +162,11 @@ impl Reader {
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.at
+    }
+
+    /// Returns the number of bytes that this reader has read from headers and maps of sparse files.
+    pub(crate) const fn header_bytes(&self) -> u64 {
+        self.header_bytes
     }
 
     /// Returns the next member; `None` at the end of the archive.
@@ -260,6 +266,7 @@ impl Reader {
         let length = at_most(left, WINDOW_BYTES);
         self.window.resize(length, 0);
         self.window_at = at;
+        self.header_bytes = self.header_bytes.exact_add(u64_of(length));
         if let Err(error) = self.store.read_exact_at(at, &mut self.window) {
             self.window.clear();
             return Err(error.into());
@@ -280,6 +287,7 @@ impl Reader {
         }
         let at = self.at;
         self.pass(bytes, what)?;
+        self.header_bytes = self.header_bytes.exact_add(bytes);
         let mut body = vec![0; bytes.narrow::<usize>()];
         let start = at.saturating_sub(self.window_at);
         let held = usize::try_from(start)
@@ -313,13 +321,7 @@ impl Reader {
         let letter = header.letter();
         let name = extended.sparse.name.take().or_else(|| extended.path.take());
         let path = name.or(before.name).unwrap_or_else(|| header.name());
-        if path.len() > PATH_BYTES_MAX {
-            return Err(Problem::TooLong {
-                what: "a path",
-                bytes: path.len() as u64,
-                most: PATH_BYTES_MAX as u64,
-            });
-        }
+        path::check(&path)?;
         let target = extended
             .link
             .take()

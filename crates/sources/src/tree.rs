@@ -11,12 +11,17 @@ use std::sync::Arc;
 use buttress_build::{
     ContentReader, Contents, Entry, EntryKind, EntryPath, LinkKey, Precedence, Source, SourceError,
 };
+use buttress_exact::Exact as _;
 
 use crate::layers::is_in;
 use crate::member;
 
 /// The maximum length of a chain of hard links.
 const LINKS_MAX: usize = 64;
+
+/// The largest sum of the paths of directories without entries. The paths in one deep path are far
+/// longer together than this path.
+const MADE_PATH_BYTES_MAX: usize = 128 << 20;
 
 /// The tree of a source.
 pub struct EntryTree {
@@ -47,6 +52,12 @@ impl EntryTree {
         let mut all = Vec::new();
         while let Some(mut entry) = source.next_entry()? {
             adapt(&mut entry);
+            if entry.path.is_root() && !entry.kind.can_be_root() {
+                return Err(SourceError::Invalid {
+                    place: format!("{}: /", source.name()),
+                    problem: "the root of the tree is always a directory".into(),
+                });
+            }
             all.push(entry);
         }
         // Entries of one precedence have different paths; otherwise the builder would refuse them.
@@ -63,7 +74,7 @@ impl EntryTree {
             contents: source.contents()?,
         };
         tree.make_snapshots()?;
-        tree.make_parents();
+        tree.make_parents()?;
         tree.follow_links()?;
         tree.list();
         Ok(tree)
@@ -113,11 +124,35 @@ impl EntryTree {
         Ok(())
     }
 
-    fn make_parents(&mut self) {
+    /// Adds the directories that paths name, but that have no entry.
+    fn make_parents(&mut self) -> Result<(), SourceError> {
         let mut missing: Vec<Vec<u8>> = vec![Vec::new()];
+        let mut bytes = 0_usize;
+        let mut before: &[u8] = &[];
         for path in self.entries.keys() {
-            let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-            missing.extend(ends.filter_map(|(at, _)| path.get(..at)).map(<[u8]>::to_vec));
+            let slashes = path.iter().enumerate().rev().filter(|(_, byte)| **byte == b'/');
+            for (end, _) in slashes {
+                let (parent, _) = path.split_at(end);
+                // All paths below one directory are consecutive, so an earlier path has found the
+                // rest.
+                let is_known = before
+                    .strip_prefix(parent)
+                    .is_some_and(|rest| rest.first() == Some(&b'/'));
+                if is_known || self.entries.contains_key(parent) {
+                    break;
+                }
+                bytes = bytes.exact_add(parent.len());
+                if bytes > MADE_PATH_BYTES_MAX {
+                    let problem = format!(
+                        "the paths of directories without entries are too long together (expected at most \
+                         {MADE_PATH_BYTES_MAX} bytes)"
+                    );
+                    let (head, _) = parent.split_at(parent.len().min(80));
+                    return Err(self.invalid(head, &problem));
+                }
+                missing.push(parent.to_vec());
+            }
+            before = path;
         }
         for path in missing {
             if let Ok(as_path) = EntryPath::new(&path) {
@@ -126,6 +161,7 @@ impl EntryTree {
                     .or_insert_with(|| member::directory(as_path, Precedence(0), None));
             }
         }
+        Ok(())
     }
 
     /// Replaces hard links by their targets.
@@ -292,6 +328,42 @@ mod tests {
             reader.read_exact_at(FileOffset::new(0), &mut bytes).unwrap();
             assert_eq!(&bytes, b"hello");
         }
+    }
+
+    /// Returns a manifest of files below these directories, of `depth` components each.
+    fn deep(directories: &[&str], depth: usize) -> String {
+        let file = |directory: &&str| {
+            format!(
+                "[[file]]\npath = \"/{directory}{}\"\ntext = \"\"\n",
+                "/a".repeat(depth - 1)
+            )
+        };
+        directories.iter().map(file).collect()
+    }
+
+    #[test]
+    fn missing_directories_are_made_once() {
+        let tree = tree(&deep(&["x", "x/b", "x.c"], 100)).unwrap();
+        // Each directory, file and the root have one entry.
+        assert_eq!(tree.entries.len(), 1 + 100 + 100 + 100);
+        assert_eq!(tree.names(b"x"), [b"a", b"b"]);
+    }
+
+    #[test]
+    fn paths_of_missing_directories_are_limited() {
+        let error = tree(&deep(&["x"], 16_385)).unwrap_err().to_string();
+        assert!(error.contains("directories without entries"), "{error}");
+        let held = tree(&deep(&["x", "y"], 2048)).unwrap();
+        let bytes: usize = held.entries.keys().map(Vec::len).sum();
+        assert!(bytes <= 2 * 2048 * 4096 / 2, "{bytes}");
+    }
+
+    #[test]
+    fn root_that_is_no_directory_is_reported() {
+        let error = tree("[[file]]\npath = \"/\"\ntext = \"\"\n")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("always a directory"), "{error}");
     }
 
     #[test]

@@ -326,6 +326,9 @@ fn attributes_are_kept_in_both_spellings() {
         return;
     }
     set("user.empty", b"").unwrap();
+    // GNU tar encodes these two characters in names.
+    set("user.100%", b"%25").unwrap();
+    set("user.a=b", b"c").unwrap();
     let (_folder, mut layers) = opened(&tar(
         root.path(),
         &["--format=posix", "--xattrs", "--xattrs-include=*"],
@@ -344,7 +347,12 @@ fn attributes_are_kept_in_both_spellings() {
         .collect();
     assert_eq!(
         found,
-        [(&b"user.binary"[..], &b"a\0b\nc=d"[..]), (b"user.empty", b"")]
+        [
+            (&b"user.100%"[..], &b"%25"[..]),
+            (b"user.a=b", b"c"),
+            (b"user.binary", b"a\0b\nc=d"),
+            (b"user.empty", b"")
+        ]
     );
 }
 

@@ -34,6 +34,7 @@ mod applying;
 mod content;
 mod encoded;
 mod error;
+mod gathered;
 mod keeping;
 mod made_names;
 mod making;

@@ -15,6 +15,7 @@
 //! | [`edit`] | edits: copy-on-write in memory, until a commit freezes and writes the tree |
 //! | `non_blocking` | lookups that do not read, for callers that hold a lock |
 //! | [`scan`] | many trees at once, in no order, on all cores |
+//! | [`sectors`] | a set of the blocks that a scan has visited |
 //! | [`read_ahead`] | the choice of blocks to fetch before a reader requests them |
 //! | [`measure`] | the cost of each read-ahead mode on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
@@ -62,10 +63,12 @@ mod non_blocking;
 mod owned_item;
 mod path;
 pub mod pointer;
+mod reach;
 pub mod read_ahead;
 mod reader;
 pub mod scan;
 mod scope;
+pub mod sectors;
 mod step;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -90,4 +93,5 @@ pub use owned_item::OwnedItem;
 pub use pointer::{BlockPointer, RootPointer};
 pub use read_ahead::ReadAhead;
 pub use scan::Scanner;
+pub use sectors::Sectors;
 pub use tree::Tree;

@@ -29,55 +29,54 @@ pub struct ViewDevice {
     pub fsid: Uuid,
 }
 
-impl Volume {
-    /// Makes a volume for reading a state that `superblock` leads to. Devices may be missing. `newest`
-    /// is the newest generation of the devices, which no tree block exceeds.
-    ///
-    /// # Errors
-    /// Fails without a device, with two devices of one uuid, or with unknown incompat features.
-    pub fn view(
-        devices: Vec<ViewDevice>,
-        superblock: Superblock,
-        newest: Generation,
-        rescue: Rescue,
-    ) -> Result<Self, Error> {
-        superblock.incompat.require_readable()?;
-        let lead = devices.first().ok_or(DevicesError::None)?.device.clone();
-        let mut known = HashSet::new();
-        for given in &devices {
-            if !known.insert(given.uuid) {
-                return Err(Error::from(DevicesError::Duplicate {
-                    first: lead.name().to_owned(),
-                    second: given.device.name().to_owned(),
-                    device: given.id,
-                    uuid: given.uuid,
-                }));
-            }
+/// Makes a volume for reading a state that `superblock` leads to. Devices may be missing. `newest`
+/// is the newest generation of the devices, which no tree block exceeds.
+///
+/// # Errors
+/// Fails without a device, with two devices of one uuid, or with unknown incompat features.
+pub fn view(
+    devices: Vec<ViewDevice>,
+    superblock: Superblock,
+    newest: Generation,
+    rescue: Rescue,
+) -> Result<Volume, Error> {
+    superblock.incompat.require_readable()?;
+    let lead = devices.first().ok_or(DevicesError::None)?.device.clone();
+    let mut known = HashSet::new();
+    for given in &devices {
+        if !known.insert(given.uuid) {
+            return Err(Error::from(DevicesError::Duplicate {
+                first: lead.name().to_owned(),
+                second: given.device.name().to_owned(),
+                device: given.id,
+                uuid: given.uuid,
+            }));
         }
-        let fsid = superblock.fsid;
-        let seeds = devices
-            .iter()
-            .map(|given| given.fsid)
-            .filter(|other| *other != fsid);
-        let format = superblock.block_format().with_seeds(seeds);
-        format.generation.raise(newest);
-        let shown = superblock.generation;
-        let slots = devices
-            .into_iter()
-            .map(|given| DeviceSlot::given(given.id, given.uuid, given.fsid, given.device, None));
-        Ok(Self::started(Start {
-            format,
-            options: OpenOptions {
-                degraded: true,
-                rescue,
-                change: WholeChange::default(),
-            },
-            slots: slots.collect(),
-            notices: vec![Notice::OlderState { shown, newest }],
-            target: None,
-            tolerates_failures: false,
-            clocked: lead,
-            superblock,
-        }))
     }
+    let fsid = superblock.fsid;
+    let seeds = devices
+        .iter()
+        .map(|given| given.fsid)
+        .filter(|other| *other != fsid);
+    let format = superblock.block_format().with_seeds(seeds);
+    format.generation.raise(newest);
+    let shown = superblock.generation;
+    let slots = devices
+        .into_iter()
+        .map(|given| DeviceSlot::given(given.id, given.uuid, given.fsid, given.device, None));
+    Ok(Start {
+        format,
+        options: OpenOptions {
+            degraded: true,
+            rescue,
+            change: WholeChange::default(),
+        },
+        slots: slots.collect(),
+        notices: vec![Notice::OlderState { shown, newest }],
+        target: None,
+        tolerates_failures: false,
+        clocked: lead,
+        superblock,
+    }
+    .into_volume())
 }

@@ -88,6 +88,32 @@ pub(crate) struct Start {
     pub(crate) superblock: Superblock,
 }
 
+impl Start {
+    /// Makes a volume without chunks.
+    pub(crate) fn into_volume(self) -> Volume {
+        Volume {
+            format: self.format,
+            options: self.options,
+            devices: RwLock::new(DeviceTable::new(self.slots)),
+            chunks: RwLock::default(),
+            resolver: OnceLock::new(),
+            notices: Mutex::new(self.notices),
+            recorder: FaultRecorder::default(),
+            latch: ErrorState::default(),
+            row_locks: RowLocks::default(),
+            writes: RwLock::default(),
+            replacing: RwLock::default(),
+            found: Mutex::new(self.target),
+            guards: Guards::default(),
+            hears_faults: RwLock::default(),
+            failing: Mutex::default(),
+            tolerates_failures: self.tolerates_failures,
+            clocked: self.clocked,
+            superblock: RwLock::new(Arc::new(self.superblock)),
+        }
+    }
+}
+
 impl Volume {
     /// Opens the volume of the given devices, as far as its superblocks describe it.
     ///
@@ -98,7 +124,7 @@ impl Volume {
     /// of different volumes or a device given twice. Missing devices are no error yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices, options.change)?;
-        let volume = Self::started(Start {
+        let volume = Start {
             format: opened.format,
             options,
             slots: opened.slots,
@@ -107,7 +133,8 @@ impl Volume {
             tolerates_failures: true,
             clocked: opened.lead,
             superblock: opened.superblock,
-        });
+        }
+        .into_volume();
         for (key, chunk) in &volume.superblock().system_chunks {
             volume.add_chunk(Logical::new(key.offset), chunk.clone())?;
         }
@@ -129,7 +156,7 @@ impl Volume {
         };
         let items: Vec<DeviceItem> = devices.iter().map(|(_, item)| *item).collect();
         let slots = devices.into_iter().map(slot).collect();
-        let volume = Self::started(Start {
+        let volume = Start {
             format: superblock.block_format(),
             options: OpenOptions::default(),
             slots,
@@ -138,35 +165,12 @@ impl Volume {
             tolerates_failures: false,
             clocked,
             superblock,
-        });
+        }
+        .into_volume();
         for item in items {
             volume.add_device(item)?;
         }
         Ok(volume)
-    }
-
-    /// Makes a volume without chunks.
-    pub(crate) fn started(start: Start) -> Self {
-        Self {
-            format: start.format,
-            options: start.options,
-            devices: RwLock::new(DeviceTable::new(start.slots)),
-            chunks: RwLock::default(),
-            resolver: OnceLock::new(),
-            notices: Mutex::new(start.notices),
-            recorder: FaultRecorder::default(),
-            latch: ErrorState::default(),
-            row_locks: RowLocks::default(),
-            writes: RwLock::default(),
-            replacing: RwLock::default(),
-            found: Mutex::new(start.target),
-            guards: Guards::default(),
-            hears_faults: RwLock::default(),
-            failing: Mutex::default(),
-            tolerates_failures: start.tolerates_failures,
-            clocked: start.clocked,
-            superblock: RwLock::new(Arc::new(start.superblock)),
-        }
     }
 
     /// Returns the superblock in use: the leading device's, or the last commit's.

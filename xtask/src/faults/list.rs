@@ -103,6 +103,10 @@ const fn repair(name: &'static str) -> Test {
     test("buttress-repair", "lib", name)
 }
 
+const fn rebuild(name: &'static str) -> Test {
+    test("buttress-repair", "plants", name)
+}
+
 const fn in_place(name: &'static str) -> Test {
     test("buttress-writer", "writer", name)
 }

@@ -56,6 +56,10 @@ impl VolumeOptions {
     /// # Errors
     /// Fails as [`open_writable`](Self::open_writable) does.
     pub fn open_writable_devices(self, devices: Vec<Device>) -> Result<WritableVolume> {
+        #[cfg(feature = "salvage")]
+        if self.wants_older_state() {
+            return Err(crate::error::Cause::OlderState.into());
+        }
         let options = self.clone();
         self.on_disk().open_devices(devices)?.into_writable(options)
     }

@@ -19,6 +19,7 @@ use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
 use crate::globals::Uses;
 use crate::manual::{Example, example};
+use crate::new_files::NewFiles;
 use crate::output::size::Units;
 use crate::output::terminal;
 use crate::progress::Watch;
@@ -146,11 +147,12 @@ impl Image {
         let input = File::open(&self.source);
         let input = input.with_context(|| format!("cannot open {}", self.source.display()))?;
         context.sources().add(&self.source, Role::Stream)?;
+        let mut new_files = NewFiles::default();
         let devices = self
             .targets
             .iter()
             .enumerate()
-            .map(|(number, target)| self.open_target(context, number, target));
+            .map(|(number, target)| self.open_target(context, number, target, &mut new_files));
         let devices: Vec<Device> = devices.collect::<Result<_>>()?;
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -159,6 +161,7 @@ impl Image {
         watch.end_as(restored.is_ok());
         drop(cancelling);
         let restored = restored.with_context(|| format!("restoring {}", self.source.display()))?;
+        new_files.keep();
         if context.json() {
             let object = json!({ "bytes": restored.bytes, "one-device": restored.is_flattened });
             context.print_json("image", object)?;
@@ -177,7 +180,13 @@ impl Image {
     }
 
     /// Opens a device of the restored volume. Without an overlay, creates a missing file.
-    fn open_target(&self, context: &Context, number: usize, target: &Path) -> Result<Device> {
+    fn open_target(
+        &self,
+        context: &Context,
+        number: usize,
+        target: &Path,
+        new_files: &mut NewFiles,
+    ) -> Result<Device> {
         context.sources().refuse_path(target)?;
         let overlay = context.overlay_of(number);
         if !target.exists() {
@@ -186,8 +195,7 @@ impl Image {
                     "an overlay needs an existing image; to create the image, leave out --overlay",
                 ));
             }
-            let made = File::options().write(true).create_new(true).open(target);
-            made.with_context(|| format!("cannot create {}", target.display()))?;
+            new_files.create(target)?;
         }
         let options = DeviceOptions {
             write: true,

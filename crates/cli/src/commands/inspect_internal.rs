@@ -23,6 +23,7 @@ mod tree_names;
 pub mod tree_stats;
 
 use crate::table::{Row, leaf};
+pub(crate) use print::key::object_name;
 
 /// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[

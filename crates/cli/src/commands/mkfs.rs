@@ -1,6 +1,5 @@
 //! `buttress mkfs IMAGE…`: creates a volume, with the flags and the summary of mkfs.btrfs.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -16,12 +15,14 @@ use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
 use crate::globals::{Offset, Uses, parse_size};
 use crate::manual::{Example, example};
+use crate::new_files::NewFiles;
 use crate::output::size::Units;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
 use crate::writing;
 
 mod build;
+pub(super) mod features;
 mod sources;
 mod summary;
 mod wishes;
@@ -178,46 +179,6 @@ fn end_of_volume(start: u64, bytes: u64) -> Result<u64> {
     })
 }
 
-/// Newly created image files, which are removed unless the volume was created.
-#[derive(Debug, Default)]
-struct NewFiles(Vec<PathBuf>);
-
-impl NewFiles {
-    fn make(&mut self, image: &Path, bytes: u64) -> Result<()> {
-        let named = || format!("making {}", image.display());
-        let file = File::create_new(image).with_context(named)?;
-        self.0.push(image.to_owned());
-        file.set_len(bytes).with_context(named).with_context(|| {
-            Advice::new(
-                "the host's file system may not support files of this size; choose a smaller size with --size",
-            )
-        })
-    }
-
-    /// Returns the start of the volume in an image whose length may change. Returns `None` if other
-    /// content may follow the volume: in an existing image with `--offset`.
-    fn volume_start(&self, context: &Context, image: &Path) -> Option<u64> {
-        match context.globals().offset {
-            None => Some(0),
-            Some(Offset::Bytes(start)) if self.0.iter().any(|new| new == image) => Some(start),
-            Some(Offset::Bytes(_) | Offset::Partition(_)) => None,
-        }
-    }
-
-    fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for NewFiles {
-    fn drop(&mut self) {
-        for image in &self.0 {
-            // The new image file may already be deleted.
-            let _ = std::fs::remove_file(image);
-        }
-    }
-}
-
 impl Subcommand for Mkfs {
     const NAME: &'static str = "mkfs";
     const EXAMPLES: &'static [Example] = &[
@@ -240,23 +201,21 @@ impl Subcommand for Mkfs {
         Uses {
             root_id: false,
             volume: false,
+            state: false,
             ..Uses::PATHS
         }
     }
 
     fn run(mut self, context: &Context) -> Result<Outcome> {
         let features = self.features.iter().chain(&self.runtime_features);
-        if features
-            .flat_map(|list| list.split(','))
-            .any(|word| word == "list-all")
-        {
+        if features::asks_for_list(features) {
             if let Some(image) = self.images.first() {
                 return Err(usage(format_args!(
                     "-O list-all only lists features and takes no image (found {})",
                     image.display()
                 )));
             }
-            return summary::list_features(context);
+            return features::list(context);
         }
         if self.images.is_empty() {
             return Err(anyhow::anyhow!("the image or device is missing"));
@@ -361,16 +320,7 @@ impl Mkfs {
 
     fn options(&self, words: &[&str]) -> Result<Options> {
         let small = |bytes: Option<u64>| bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
-        let mut features = Vec::new();
-        for word in words {
-            let (name, wanted) = word.strip_prefix('^').map_or((*word, true), |name| (name, false));
-            if name == "zoned" && wanted {
-                return Err(anyhow::anyhow!("feature {name} is not supported yet"));
-            }
-            let feature = Feature::from_name(name).with_context(|| format!("unknown feature {name:?}"));
-            let advice = || Advice::new("`buttress mkfs -O list-all` prints all of them");
-            features.push((feature.with_context(advice)?, wanted));
-        }
+        let mut features = features::parse(words.iter().copied())?;
         if self.mixed {
             features.push((Feature::MixedBlockGroups, true));
         }
@@ -426,11 +376,11 @@ impl Mkfs {
         for image in missing {
             new.make(image, end_of_volume(start, bytes)?)?;
         }
-        if wanted.is_none() && !new.0.is_empty() {
+        if wanted.is_none() && !new.paths().is_empty() {
             let size = Units::default().text(bytes);
             context.notice(format!(
                 "created {} as a sparse file of {size}; to choose another size, give --size",
-                new.0
+                new.paths()
                     .iter()
                     .map(|image| image.display().to_string())
                     .collect::<Vec<_>>()

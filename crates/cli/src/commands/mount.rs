@@ -48,7 +48,7 @@ pub use unmounting::Umount;
 ///
 /// The mount is read-only without `-o rw`. Mount options have the names of btrfs(5) and mount(8),
 /// and commas join them. For the volume: subvol=PATH, subvolid=ID, device=PATH,
-/// offset=BYTES|part=N, degraded, rescue=OPTION:OPTION…. For changes: ro, rw, compress,
+/// offset=BYTES|part=N, degraded, rescue=OPTION:OPTION…, generation=N. For changes: ro, rw, compress,
 /// compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum,
 /// commit=SECONDS, writeback_cache, auto_reclaim=PERCENT. For access: uid=ID, gid=ID, fakeroot,
 /// allow_other, suid, nosuid, dev, nodev, noexec, noatime, strictatime, nodiratime.
@@ -136,6 +136,11 @@ impl Subcommand for Mount {
         }
         if wishes.auto_reclaim.is_some() && !wishes.write && !wishes.remount {
             return Err(exit::usage("--auto-reclaim needs -o rw"));
+        }
+        if globals.generation.is_some() && wishes.write {
+            return Err(exit::usage(
+                "an older state can only be read: give -o ro with generation=N",
+            ));
         }
         let directory = directory_of(directory)?;
         if wishes.remount {

@@ -162,7 +162,10 @@ impl Subcommand for Tune {
     ];
 
     fn uses(&self) -> Uses {
-        Uses::VOLUME
+        Uses {
+            state: false,
+            ..Uses::VOLUME
+        }
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

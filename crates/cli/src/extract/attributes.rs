@@ -5,9 +5,9 @@
 //! command can read or enter it.
 //!
 //! An ordinary user cannot set some attributes (owners, `trusted.` and `security.` attributes), and
-//! the destination's file system may lack others. Failures to set such attributes are counted and
-//! reported once at the end, similar to `cp -a`. Device nodes that were not created are missing
-//! from the copy, which is a loss. Every other failure is an error.
+//! the destination's file system may lack others, or space for them beside the inode. Failures to set
+//! such attributes are counted and reported once at the end, similar to `cp -a`. Device nodes that
+//! were not created are missing from the copy, which is a loss. Every other failure is an error.
 //!
 //! **A file without its original owner gets none of the owner's special rights.** As in GNU cp and
 //! tar, set-user-id and set-group-id are cleared, and `security.capability` is omitted. The sticky
@@ -39,12 +39,44 @@ pub enum Preserve {
     Nothing,
     /// Preserves owners, modes, times and extended attributes, as in `cp -a`.
     All,
+    /// Preserves some of the attributes, as `btrfs restore` does, and creates no device nodes.
+    Some(Chosen),
+}
+
+/// Attributes that the user chose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// Owners, modes and times.
+    pub metadata: bool,
+    /// Extended attributes.
+    pub xattrs: bool,
 }
 
 impl Preserve {
     /// Returns whether everything is preserved.
     pub fn all(self) -> bool {
         self == Self::All
+    }
+
+    fn chosen(self) -> Chosen {
+        match self {
+            Self::Nothing => Chosen::default(),
+            Self::All => Chosen {
+                metadata: true,
+                xattrs: true,
+            },
+            Self::Some(chosen) => chosen,
+        }
+    }
+
+    /// Returns whether owners, modes and times are preserved.
+    pub(super) fn metadata(self) -> bool {
+        self.chosen().metadata
+    }
+
+    /// Returns whether extended attributes are preserved.
+    pub(super) fn xattrs(self) -> bool {
+        self.chosen().xattrs
     }
 }
 
@@ -56,7 +88,7 @@ pub(super) enum Refused {
     /// Setting set-user-id or set-group-id: the copy could not preserve the owner.
     SpecialMode,
     /// Setting an extended attribute failed: the system refuses the attribute, or the file system
-    /// supports none.
+    /// does not support it or its size.
     Attribute,
     /// The system refuses to create a device node.
     DeviceNode,
@@ -163,7 +195,8 @@ impl Attributes {
     /// Returns the attributes of an entry that are to be preserved.
     pub(super) fn of(entry: &WalkEntry, shared: &Shared) -> Self {
         let metadata = entry.metadata();
-        let kept = shared.preserve.all().then(|| {
+        let preserve = shared.preserve;
+        let kept = (preserve.metadata() || preserve.xattrs()).then(|| {
             Box::new(Kept {
                 uid: metadata.uid,
                 gid: metadata.gid,
@@ -171,7 +204,10 @@ impl Attributes {
                     last_access: timespec(metadata.accessed),
                     last_modification: timespec(metadata.modified),
                 },
-                xattrs: entry.xattrs().to_vec(),
+                xattrs: match preserve.xattrs() {
+                    true => entry.xattrs().to_vec(),
+                    false => Vec::new(),
+                },
             })
         });
         Self {
@@ -185,7 +221,9 @@ impl Attributes {
     pub(super) fn apply_to_file(&self, fd: impl AsFd, inherits_acl: bool, shared: &Shared) -> Result<()> {
         let Some(kept) = &self.kept else { return Ok(()) };
         let fd = fd.as_fd();
-        let is_owned = set_owner(kept, shared, |uid, gid| rustix::fs::fchown(fd, uid, gid))?;
+        let keeps_metadata = shared.preserve.metadata();
+        let is_owned =
+            keeps_metadata && set_owner(kept, shared, |uid, gid| rustix::fs::fchown(fd, uid, gid))?;
         if inherits_acl {
             for name in [ACCESS_ACL, DEFAULT_ACL] {
                 // Usually, the new file has no inherited attribute; the file's own attributes are
@@ -196,6 +234,9 @@ impl Attributes {
         self.set_xattrs(kept, is_owned, shared, |name, value| {
             rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty())
         })?;
+        if !keeps_metadata {
+            return Ok(());
+        }
         rustix::fs::fchmod(fd, self.mode(is_owned, shared)).context("setting its mode")?;
         rustix::fs::futimens(fd, &kept.times).context("setting its times")
     }
@@ -208,7 +249,10 @@ impl Attributes {
         shared: &Shared,
     ) -> Result<()> {
         if self.kept.is_some() {
-            return self.apply_to_file(directory, inherits_acl, shared);
+            self.apply_to_file(directory.as_fd(), inherits_acl, shared)?;
+        }
+        if shared.preserve.metadata() {
+            return Ok(());
         }
         // The directory was created with all rights of its owner, so that files can be created in
         // it.
@@ -230,9 +274,11 @@ impl Attributes {
     ) -> Result<()> {
         let Some(kept) = &self.kept else { return Ok(()) };
         let path = node.path();
-        let is_owned = set_owner(kept, shared, |uid, gid| {
-            rustix::fs::chownat(node.fd(), "", uid, gid, AtFlags::EMPTY_PATH)
-        })?;
+        let keeps_metadata = shared.preserve.metadata();
+        let is_owned = keeps_metadata
+            && set_owner(kept, shared, |uid, gid| {
+                rustix::fs::chownat(node.fd(), "", uid, gid, AtFlags::EMPTY_PATH)
+            })?;
         if inherits_acl && !is_link {
             // As for regular files, remove an inherited ACL.
             let _ = rustix::fs::removexattr(&path, ACCESS_ACL);
@@ -240,6 +286,9 @@ impl Attributes {
         self.set_xattrs(kept, is_owned, shared, |name, value| {
             rustix::fs::setxattr(&path, name, value, XattrFlags::empty())
         })?;
+        if !keeps_metadata {
+            return Ok(());
+        }
         if !is_link {
             rustix::fs::chmod(&path, self.mode(is_owned, shared)).context("setting its mode")?;
         }
@@ -276,9 +325,7 @@ impl Attributes {
                 set(OsStr::from_bytes(name), value)
             };
             match result {
-                Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL) => {
-                    shared.refusals.count(Refused::Attribute);
-                }
+                Err(errno) if refuses_attribute(errno) => shared.refusals.count(Refused::Attribute),
                 result => {
                     result.with_context(|| format!("setting its attribute {}", name.escape_ascii()))?;
                 }
@@ -286,6 +333,17 @@ impl Attributes {
         }
         Ok(())
     }
+}
+
+/// Returns whether the host refuses this one attribute: the file is complete without it.
+///
+/// File systems limit the attributes of one file. ext4 reports such a limit as `ENOSPC`, others as
+/// `E2BIG` or `ERANGE`. If the disk itself is full, the next write reports that.
+fn refuses_attribute(errno: Errno) -> bool {
+    let is_forbidden = matches!(errno, Errno::PERM | Errno::ACCESS);
+    let is_unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::INVAL | Errno::NAMETOOLONG);
+    let is_too_large = matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::TOOBIG | Errno::RANGE);
+    is_forbidden || is_unsupported || is_too_large
 }
 
 /// The set-user-id and set-group-id bits.
@@ -348,6 +406,7 @@ mod tests {
             replacing: crate::replacing::Replacing::default(),
             sources: crate::sources::Sources::default(),
             progress: Progress::new(),
+            review: None,
             refusals: Refusals::default(),
             files: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -400,6 +459,27 @@ mod tests {
             .unwrap();
         assert_eq!((mode(&moved), mode(&victim)), (0o666, 0o600));
         assert!(fs::metadata(&victim).unwrap().modified().unwrap() > std::time::UNIX_EPOCH);
+    }
+
+    #[test]
+    fn attributes_that_do_not_fit_the_host_end_no_copy() {
+        let errnos = [Errno::NOSPC, Errno::DQUOT, Errno::TOOBIG, Errno::RANGE];
+        let shared = shared();
+        let attributes = attributes(0, 0o600);
+        let kept = attributes.kept.as_ref().unwrap();
+        for errno in errnos {
+            attributes
+                .set_xattrs(kept, true, &shared, |_, _| Err(errno))
+                .unwrap();
+        }
+        let refusals = shared.refusals.list();
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert!(refusals[0].text.starts_with("4 extended attributes") && !refusals[0].is_loss);
+        for errno in [Errno::IO, Errno::ROFS] {
+            attributes
+                .set_xattrs(kept, true, &shared, |_, _| Err(errno))
+                .unwrap_err();
+        }
     }
 
     /// No system permits this owner, so the test applies even to root.

@@ -64,7 +64,7 @@ impl Directory {
         let attributes = Attributes::of(entry, shared);
         // The mode must allow creating files. Until the directory has its owner, no other user may
         // access it.
-        let mode = if shared.preserve.all() {
+        let mode = if shared.preserve.metadata() {
             Mode::RWXU
         } else {
             Mode::from_raw_mode(attributes.permissions & 0o777).union(Mode::RWXU)
@@ -85,7 +85,7 @@ impl Directory {
             Err(error) => return Err(error.into()),
         };
         // An existing directory keeps its mode, unless modes are to be preserved.
-        let attributes = (made || shared.preserve.all()).then_some(attributes);
+        let attributes = (made || shared.preserve.metadata()).then_some(attributes);
         Ok(Self::opened(fd, Some(Arc::clone(parent)), attributes))
     }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
+use buttress::salvage::FileFindings;
 use buttress::{Content, FileReader, WalkEntry};
 use rustix::fs::{AtFlags, OFlags};
 
@@ -31,7 +32,7 @@ pub(super) fn make(
     let reader = entry.reader()?;
     let attributes = Attributes::of(entry, shared);
     // Until the file has its owner and content, no other user may access it.
-    let mode = if shared.preserve.all() {
+    let mode = if shared.preserve.metadata() {
         0o600
     } else {
         attributes.permissions & 0o777
@@ -80,21 +81,33 @@ fn fill(
 ) -> Result<Option<Identity>> {
     let size = entry.metadata().size.get();
     let mut written_to = 0;
+    let mut findings = FileFindings::default();
     while let Some(chunk) = reader.next_chunk()? {
-        let end = chunk.end();
         *handled = handled.saturating_add(chunk.length.get());
         shared.progress.advance(0, chunk.length);
-        match chunk.content {
-            Content::Data(bytes) => {
-                file.write_all_at(&bytes, chunk.offset.get()).context("writing")?;
-                written_to = end.get();
-                shared.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            }
-            Content::Hole => {}
-            Content::Damaged(error) => {
-                shared.lost(anyhow::Error::new(error).context(shared.shown(&entry.path())));
+        let chunks = match &shared.review {
+            Some(review) => review.take(entry, chunk, &mut findings),
+            None => vec![chunk],
+        };
+        for chunk in chunks {
+            let end = chunk.end();
+            match chunk.content {
+                Content::Data(bytes) => {
+                    file.write_all_at(&bytes, chunk.offset.get()).context("writing")?;
+                    written_to = end.get();
+                    shared.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                }
+                // The review reports damage once for the whole file.
+                Content::Damaged(_) if shared.review.is_some() => {}
+                Content::Hole => {}
+                Content::Damaged(error) => {
+                    shared.lost(anyhow::Error::new(error).context(shared.shown(&entry.path())));
+                }
             }
         }
+    }
+    if let Some(review) = &shared.review {
+        review.end(entry, &findings)?;
     }
     if written_to < size && file.metadata()?.is_file() {
         file.set_len(size)

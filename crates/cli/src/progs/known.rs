@@ -159,11 +159,10 @@ pub(super) const KNOWN: &[Known] = &[
     here("rescue clear-ino-cache", ""),
     here("rescue clear-space-cache", ""),
     here("rescue clear-uuid-tree", ""),
-    missing(
+    here(
         "restore",
         "-D|--dry-run -i|--ignore-errors -o|--overwrite -m|--metadata -S|--symlink -s|--snapshots \
          -x|--xattr --path-regex -c -d -l|--list-roots -f -r|--root -t -u|--super",
-        "run `buttress cp -r IMAGE:/ DIR`, with `--rescue all` for a volume that is damaged",
     ),
     here("scrub start", "-B -d -r -R -c -n -f --limit"),
     here("scrub cancel", ""),

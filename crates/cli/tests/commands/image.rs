@@ -291,3 +291,22 @@ fn restore_over_other_content_needs_force() {
     sparse.set_len(200 << 20).unwrap();
     done(folder, &["image", "-r", "a.dump", "sparse.img"]);
 }
+
+#[test]
+fn failed_restore_removes_the_files_that_it_created() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, &["mkfs", "-q", "-b", "200M", "a.img"]);
+    done(folder, &["image", "a.img", "a.dump"]);
+    let dump = fs::read(folder.join("a.dump")).unwrap();
+    fs::write(folder.join("cut.dump"), &dump[..dump.len() / 2]).unwrap();
+    fs::write(folder.join("old.img"), "").unwrap();
+    for targets in [&["new.img"][..], &["-m", "new.img", "old.img"]] {
+        let words = [&["image", "-r", "cut.dump"], targets].concat();
+        assert!(!buttress(folder, &words).status.success(), "{words:?}");
+        assert!(!folder.join("new.img").exists(), "{words:?}");
+        assert!(folder.join("old.img").exists(), "{words:?}");
+    }
+    done(folder, &["image", "-r", "a.dump", "new.img"]);
+    assert!(folder.join("new.img").exists());
+}

@@ -12,6 +12,7 @@
 mod balance;
 mod command_line;
 mod console;
+mod convert;
 mod defragment;
 mod devices;
 mod diff;
@@ -34,6 +35,7 @@ mod repair;
 mod replace;
 mod replace_lost;
 mod rescue;
+mod restore;
 mod scrub;
 mod send;
 mod shell;

@@ -364,6 +364,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ),
         ("property list", vec!["@/sub%", "@/none%"]),
         ("image", vec!["IMAGE NEW8%", "-r NEW9% NEW7%"]),
+        ("convert", vec!["IMAGE", "-r IMAGE", "IMAGE%", "-l % IMAGE"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
         ("overlay discard", vec!["NEW9%"]),
         ("rescue clear-ino-cache", vec!["IMAGE", "IMAGE%"]),
@@ -371,6 +372,11 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("rescue clear-uuid-tree", vec!["IMAGE", "IMAGE%"]),
         ("rescue fix-device-size", vec!["IMAGE", "IMAGE%"]),
         ("rescue super-recover", vec!["-v IMAGE", "IMAGE%"]),
+        (
+            "restore",
+            vec!["IMAGE NEW20", "-D IMAGE NEW21%", "-l IMAGE", "IMAGE% NEW22%"],
+        ),
+        ("generations", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue scan", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),
         (

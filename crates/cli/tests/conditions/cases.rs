@@ -1,8 +1,8 @@
 //! A valid command line for each command, and the command's expected answers.
 //!
 //! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the
-//! host, `{out}` the folder for outputs, `{target}` an empty image. `{quotas}` is the volume after
-//! quotas were enabled.
+//! host, `{out}` the folder for outputs, `{target}` an empty image, `{ext}` an ext4 image.
+//! `{quotas}` is the volume after quotas were enabled.
 
 use std::fmt;
 
@@ -36,6 +36,8 @@ pub(crate) enum Json {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Image,
+    /// An ext4 image.
+    Ext,
     Overlay,
     Stream,
     Host,
@@ -73,6 +75,7 @@ impl Case {
     pub(crate) fn missing(&self, world: &World) -> Option<Vec<String>> {
         let placeholder = match self.source {
             Source::Image => "{image}",
+            Source::Ext => "{ext}",
             Source::Overlay => "{overlay}",
             Source::Stream => "{stream}",
             Source::Host => "{host}",
@@ -330,6 +333,15 @@ fn about_whole_volumes() -> Vec<Case> {
         },
         Case {
             is_job: true,
+            ..look("generations", "{image}", "")
+        },
+        Case {
+            makes_files: true,
+            is_job: true,
+            ..look("restore", "{image} {out}/restored", "")
+        },
+        Case {
+            is_job: true,
             ..look("space", "{image}", "")
         },
         Case {
@@ -573,6 +585,11 @@ fn about_devices() -> Vec<Case> {
             makes_files: true,
             is_job: true,
             ..look("image", "{image} {out}/dump", "")
+        },
+        Case {
+            source: Source::Ext,
+            is_job: true,
+            ..write("convert", "{ext}", "")
         },
         write("rescue clear-ino-cache", "{image}", ""),
         write("rescue clear-space-cache", "v1 {image}", ""),

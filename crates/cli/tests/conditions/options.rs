@@ -19,7 +19,7 @@ enum Probe {
 }
 
 /// Every global option, by its long name.
-const PROBES: [(&str, Probe); 14] = [
+const PROBES: [(&str, Probe); 15] = [
     ("quiet", Probe::Manner),
     ("verbose", Probe::Manner),
     ("format", Probe::Elsewhere),
@@ -30,6 +30,7 @@ const PROBES: [(&str, Probe); 14] = [
     ("cache", Probe::Manner),
     ("subvol", Probe::Fails(&["--subvol", "no/such/subvolume"])),
     ("subvolid", Probe::Fails(&["--subvolid", "999999"])),
+    ("generation", Probe::Fails(&["--generation", "999999"])),
     // The test `options_of_volumes_are_refused_together` covers these two options.
     ("degraded", Probe::Elsewhere),
     ("rescue", Probe::Elsewhere),

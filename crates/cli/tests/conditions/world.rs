@@ -81,6 +81,9 @@ impl World {
         if word.contains("{target}") {
             self.make_target();
         }
+        if word.contains("{ext}") {
+            self.make_ext();
+        }
         if word.contains("{second}") {
             self.make_second();
         }
@@ -99,6 +102,7 @@ impl World {
             ("{out}", "out"),
             ("{overlay}", "overlay"),
             ("{target}", "target"),
+            ("{ext}", "ext4.img"),
             ("{second}", "second.img"),
             ("{absent}", "absent"),
         ] {
@@ -144,6 +148,20 @@ impl World {
         let length = fs::metadata(self.image()).unwrap().len();
         target.set_len(length).unwrap();
         self.set_mode(&self.path("target"), 0o666);
+    }
+
+    /// Creates an ext4 image with a file.
+    fn make_ext(&self) {
+        let image = self.path("ext4.img");
+        if image.exists() {
+            return;
+        }
+        File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-d"]);
+        let made = mke2fs.arg(self.path("host")).arg(&image).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        self.set_mode(&image, 0o666);
     }
 
     /// Creates a second device of the volume, which holds no data yet.

@@ -1,10 +1,17 @@
 //! The bytes of a saved image as a device that cannot be written.
 
-use super::Mapped;
 use buttress_device::{Backend, Device, Engine};
 use buttress_exact::{Exact as _, u64_of};
 use std::io;
 use std::sync::Arc;
+
+/// A range of the image, and its place on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mapped {
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) physical: u64,
+}
 
 /// A saved image: ranges of a device, and zeros between them.
 #[derive(Debug)]

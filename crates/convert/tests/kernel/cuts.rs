@@ -1,10 +1,10 @@
-//! Power cuts at every write of a conversion and of a roll back: one of the file systems survives,
-//! also if it was in use between the cut and the call that resumes.
+//! Power cuts at every write of a conversion and of a roll back. A file system survives,
+//! also if it was in use before the call that resumes.
 
 use crate::mount::Image;
-use crate::options;
+use crate::{back, options};
 use anyhow::{Result, ensure};
-use buttress_convert::{Resumed, RollBack, prepare, resume};
+use buttress_convert::{Resumed, prepare, resume};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_extfs::Ext;
 use buttress_format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, Uuid};
@@ -258,7 +258,7 @@ fn power_cuts_of_a_roll_back_leave_one_file_system() -> Result<()> {
     )?
     .publish()?;
     let history = CrashLab::record([disk], |lab, devices| {
-        RollBack::find(&devices[0]).and_then(|found| found.run(&Progress::new()))?;
+        back(&devices[0])?;
         lab.mark(1);
         anyhow::Ok(())
     })?;
@@ -322,7 +322,7 @@ fn bytes_after_the_old_file_system_stay() -> Result<()> {
     };
     prepare(&device, &options(10), &Progress::new())?.publish()?;
     after("the conversion")?;
-    RollBack::find(&device).and_then(|found| found.run(&Progress::new()))?;
+    back(&device)?;
     after("the roll back")?;
     Ext::open(&device)?;
     Ok(())

@@ -62,6 +62,11 @@ fn device(image: &Image) -> Result<Device> {
     Ok(Device::open(&image.path, &options)?)
 }
 
+/// Rolls a conversion back.
+fn back(device: &Device) -> buttress_convert::Result<()> {
+    RollBack::find(device)?.verify(&Progress::new())?.run()
+}
+
 /// Returns a manifest without what the two file systems count differently.
 fn comparable(mut manifest: Manifest) -> Manifest {
     for entry in manifest.values_mut() {
@@ -103,6 +108,7 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
     fill::fill(mounted.path())?;
     mounted.close()?;
     let before = std::fs::read(&image.path)?;
+    let holes = holes(&device(&image)?)?;
     let mounted = Mounted::new(&image.path, "ro")?;
     let old = of_directory(mounted.path())?;
     let old_contents = contents(mounted.path(), &old)?;
@@ -122,7 +128,12 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
         .cloned()
         .collect();
     ensure!(
-        saved == [b"ext2_saved".to_vec(), b"ext2_saved/image".to_vec()],
+        saved
+            == [
+                b"ext2_saved".to_vec(),
+                b"ext2_saved/image".to_vec(),
+                b"ext2_saved/zero-blocks".to_vec()
+            ],
         "{saved:?}"
     );
     new.retain(|path, _| !path.starts_with(b"ext2_saved"));
@@ -134,13 +145,18 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
     std::fs::write(volume.path().join("new"), vec![1; 3 << 20])?;
     std::fs::remove_file(volume.path().join("content-20000000"))?;
     volume.close()?;
-    RollBack::find(&device(&image)?).and_then(|found| found.run(&Progress::new()))?;
+    back(&device(&image)?)?;
     let after = std::fs::read(&image.path)?;
     for range in used_bytes(&before)? {
         ensure!(
             before[range.clone()] == after[range.clone()],
             "bytes {range:?} differ after the roll back"
         );
+    }
+    // The list of holes has only the longest ones.
+    for range in holes.into_iter().take(20) {
+        let is_zero = after[range.clone()].iter().all(|byte| *byte == 0);
+        ensure!(is_zero, "the hole {range:?} has other bytes after the roll back");
     }
     run(Command::new("e2fsck").arg("-fn").arg(&image.path))?;
     let mounted = Mounted::new(&image.path, "ro")?;
@@ -150,6 +166,18 @@ fn convert(conversion: u8, words: &[&str], mib: u64) -> Result<()> {
         &of_directory(mounted.path())?,
     )?;
     mounted.close()
+}
+
+/// Returns the holes of an image file, the longest first.
+fn holes(device: &Device) -> Result<Vec<std::ops::Range<usize>>> {
+    let (mut holes, mut at) = (Vec::new(), 0);
+    while let Some(data) = device.next_data(at)? {
+        holes.push(at as usize..data.start as usize);
+        at = data.end;
+    }
+    holes.push(at as usize..device.size_bytes() as usize);
+    holes.sort_by_key(|hole| std::cmp::Reverse(hole.len()));
+    Ok(holes)
 }
 
 /// Returns the ranges of used bytes of an old file system.
@@ -217,18 +245,18 @@ fn parts_that_are_left_out_are_missing() -> Result<()> {
     };
     prepare(&device(&image)?, &options, &Progress::new())?.publish()?;
     println!("{}", btrfs_check(std::slice::from_ref(&image.path))?);
-    let words = ["inspect-internal", "dump-tree"];
-    let dump = run(Command::new("btrfs").args(words).arg(&image.path))?;
-    let dump = String::from_utf8(dump.stdout)?;
-    for absent in ["XATTR_ITEM", "EXTENT_CSUM EXTENT_CSUM", "inline extent"] {
-        ensure!(!dump.contains(absent), "the volume has {absent}");
+    for (tree, absent) in [("5", "XATTR_ITEM"), ("5", "inline extent"), ("7", "EXTENT_CSUM")] {
+        let words = ["inspect-internal", "dump-tree", "-t", tree];
+        let dump = run(Command::new("btrfs").args(words).arg(&image.path))?;
+        let dump = String::from_utf8(dump.stdout)?;
+        ensure!(!dump.contains(absent), "tree {tree} has {absent}");
     }
     let volume = Mount::new(std::slice::from_ref(&image.path), "ro")?;
     ensure!(std::fs::read(volume.path().join("small"))? == b"small", "small");
     volume.close()?;
     let found = RollBack::find(&device(&image)?)?;
     ensure!(found.commits() == 0, "{} commits", found.commits());
-    found.run(&Progress::new())?;
+    found.verify(&Progress::new())?.run()?;
     run(Command::new("e2fsck").arg("-fn").arg(&image.path))?;
     Ok(())
 }

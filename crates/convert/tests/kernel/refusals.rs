@@ -1,9 +1,9 @@
 //! Volumes whose saved image is not as the conversion left it: the roll back refuses them unchanged.
 
 use crate::mount::{Image, Mounted};
-use crate::{device, options};
+use crate::{back, device, options};
 use anyhow::{Context, Result, ensure};
-use buttress_convert::{Error, Options, RollBack, prepare};
+use buttress_convert::{Error, Options, prepare};
 use buttress_device::Device;
 use buttress_extfs::{Ext, FileKind};
 use buttress_fs::Progress;
@@ -20,9 +20,7 @@ use std::process::Command;
 /// Requires that the roll back refuses a volume for `reason`, and changes nothing.
 fn refused(image: &Path, device: &Device, reason: &str) -> Result<()> {
     let before = std::fs::read(image)?;
-    let found = RollBack::find(device);
-    let error = found.and_then(|found| found.run(&Progress::new()));
-    let error = error.err().map(|error| error.to_string());
+    let error = back(device).err().map(|error| error.to_string());
     ensure!(
         error.as_ref().is_some_and(|error| error.contains(reason)),
         "{error:?}, expected {reason}"

@@ -114,7 +114,7 @@ impl Order {
     /// Begins the walk with its start, and opens the start's listing as the first level.
     fn begin(&mut self) {
         self.begun = true;
-        let record = match self.filesystem.inode_record(self.start) {
+        let record = match self.record(self.start) {
             Ok(record) => record,
             Err(error) => return self.fail(Vec::new(), error),
         };
@@ -308,8 +308,7 @@ impl Order {
             return None;
         }
         let checked = self
-            .filesystem
-            .inode_record(entry.target)
+            .record(entry.target)
             .and_then(|record| self.check_place(parent, entry, &record).map(|()| record));
         match checked {
             Ok(record) => Some(record),
@@ -317,6 +316,17 @@ impl Order {
                 self.fail(full, error);
                 None
             }
+        }
+    }
+
+    /// Returns the record of a directory, as far as the options allow lost items.
+    fn record(&self, directory: Location) -> Result<InodeRecord> {
+        match self.filesystem.inode_record(directory) {
+            Err(error) if self.options.salvage => {
+                let salvaged = InodeRecord::salvage(&self.filesystem, directory, FileKind::Directory);
+                salvaged.map_err(|_| error)
+            }
+            record => record,
         }
     }
 

@@ -10,7 +10,7 @@ use super::content::ContentBatch;
 use super::order::{Found, Order, kind_wrong};
 use super::{WalkEntry, WalkError, WalkItem, WalkOptions, join};
 use crate::directory::DirEntry;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::executor::Task;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRecord;
@@ -307,6 +307,17 @@ impl SecondStage {
         parent: Location,
         record: Result<InodeRecord>,
     ) -> WalkItem {
+        let mut lost = None;
+        let record = match record {
+            Err(error) if self.options.salvage && !matches!(error, Error::Cancelled) => {
+                let salvaged = InodeRecord::salvage(&self.filesystem, entry.target, entry.kind);
+                // The first error names the lost block.
+                salvaged
+                    .map_err(|_| error.clone())
+                    .inspect(|_| lost = Some(error))
+            }
+            record => record,
+        };
         let record = record.and_then(|record| {
             if record.metadata.kind == entry.kind {
                 Ok(record)
@@ -320,6 +331,7 @@ impl SecondStage {
                 name: entry.name,
                 record,
                 hard_link: None,
+                lost,
                 reader: None,
                 filesystem: self.filesystem.clone(),
             })),

@@ -18,7 +18,6 @@ use super::{Access, MountedVolume};
 use crate::vfs::{Copied, Errno, HandleId, OpenMode, Opened, ReadHow, Result, SeekTo};
 use buttress::unstable::accounts::Maps as _;
 use buttress::unstable::fs::File;
-use buttress::unstable::writer::LiveFile;
 use buttress::{AllocateMode, ByteCount, FileKind, FileOffset, InodeFlags, Location};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -155,17 +154,10 @@ impl MountedVolume {
             self.with_space(|| file.write_at(offset, bytes))?;
         }
         // A write-back of the kernel answers no `write(2)`.
-        match !cached && self.is_synchronous(file)? {
+        match !cached && is_synchronous(file.flags().map_err(|error| self.failed(&error))?) {
             true => self.sync_at(location, true),
             false => Ok(()),
         }
-    }
-
-    /// Returns whether each write to a file is durable when it returns (`chattr +S`). A FUSE inode
-    /// has no such flag in the kernel, so the server syncs by itself.
-    fn is_synchronous(&self, file: &LiveFile) -> Result<bool> {
-        let flags = file.flags().map_err(|error| self.failed(&error))?;
-        Ok(flags.contains(InodeFlags::SYNC))
     }
 
     /// Makes a call that allocates space. The kernel releases removed files, and so their space,
@@ -299,7 +291,9 @@ impl MountedVolume {
         let bytes = copied?.get();
         // The kernel does not sync after a copy.
         let file = target.live(writer).map_err(|error| self.failed(&error))?;
-        if bytes > 0 && (target.mode.durable || self.is_synchronous(file)?) {
+        if bytes > 0
+            && (target.mode.durable || is_synchronous(file.flags().map_err(|error| self.failed(&error))?))
+        {
             self.sync_at(target.location, true)?;
         }
         // Sharing extents is no read access.
@@ -312,4 +306,10 @@ impl MountedVolume {
             is_accessed: bytes > 0 && is_read && self.note_access(source.location),
         })
     }
+}
+
+/// Returns whether each write to a file is durable when it returns (`chattr +S`). A FUSE inode
+/// has no such flag in the kernel, so the server syncs by itself.
+fn is_synchronous(flags: InodeFlags) -> bool {
+    flags.contains(InodeFlags::SYNC)
 }

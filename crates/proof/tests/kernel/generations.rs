@@ -183,7 +183,7 @@ fn older_states() -> Result<()> {
     );
     // All commits together write more than the device holds, so later ones overwrote earlier ones.
     ensure!(whole.len() < trees.len(), "{whole:?}");
-    // The same states open without superblocks, by the index alone.
+    // The index alone opens these states, without superblocks.
     let devices = [devices[0].with_changes_in_memory()];
     for at in SUPERBLOCK_OFFSETS {
         if at.get() < devices[0].size_bytes() {

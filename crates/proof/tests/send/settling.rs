@@ -142,6 +142,50 @@ fn as_one_by_one(seed: u64) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// A pending file that moves through more directories than the receiver keeps.
+fn through_many_directories() -> Result<Outcome> {
+    const DIRECTORIES: u64 = 300;
+    let bases = [(), ()].map(|()| empty(&[DEVICE_BYTES], &mkfs::Options::default()));
+    let [fast_base, model_base] = bases;
+    let (fast_base, model_base) = (fast_base?, model_base?);
+    let (fast, model) = (open_for_writing(&fast_base)?, open_for_writing(&model_base)?);
+    let mut making = Making {
+        random: Random::new(1),
+        encoder: Encoder::new(Version::V2),
+        bytes: Vec::new(),
+        names: BTreeMap::new(),
+        inode: 0,
+    };
+    making.begin(0, None)?;
+    for number in 0..DIRECTORIES {
+        let path = format!("d{number}").into_bytes();
+        making.add(&Command::Mkdir {
+            path: &path,
+            inode: None,
+        })?;
+    }
+    let mut from = b"x".to_vec();
+    making.add(&Command::Mkfile {
+        path: &from,
+        inode: None,
+    })?;
+    for number in 0..DIRECTORIES {
+        let to = format!("d{number}/x").into_bytes();
+        making.add(&Command::Rename { from: &from, to: &to })?;
+        from = to;
+    }
+    making.add(&Command::End)?;
+    ensure!(
+        both_ways(&fast, &model, &making.bytes, b"s0")?,
+        "the model refuses the stream"
+    );
+    for (filesystem, base) in [(fast, fast_base), (model, model_base)] {
+        filesystem.close()?;
+        open_checked(&base)?;
+    }
+    Ok(Outcome::Passed)
+}
+
 pub fn cases() -> Vec<Case> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = buttress_oracle::seeds::seed("send::settling", "BUTTRESS_SOAK_SEED", 1);
@@ -152,5 +196,9 @@ pub fn cases() -> Vec<Case> {
                 as_one_by_one(seed)
             })
         })
+        .chain([Case::new(
+            "settling::through_many_directories",
+            through_many_directories,
+        )])
         .collect()
 }

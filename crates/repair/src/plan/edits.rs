@@ -1,5 +1,6 @@
 //! From a finding to its edit.
 
+use crate::kinds::{self, RepairKind};
 use crate::steps::{Edit, Hints, Loss, Step};
 use buttress_check::{Finding, Report};
 use buttress_format::{InodeNumber, TreeId};
@@ -21,6 +22,27 @@ const LOST_ATTRIBUTES: &str = "owner, mode and times of the inode";
 
 /// Returns the edit for a finding that has one.
 pub(super) fn of(finding: &Finding) -> Planned {
+    match kinds::of(finding) {
+        RepairKind::Rebuild => planned(
+            Edit::RebuildSpace,
+            "write the extent tree, the block groups and the free-space tree again",
+            "all other trees, each block of which was read",
+        ),
+        RepairKind::RebuildDevices => planned(
+            Edit::RebuildDevices,
+            "write the device tree again, and the counts and types of the chunk tree",
+            "the stripes of all chunks, and the extents in use",
+        ),
+        RepairKind::RebuildChecksums => planned(
+            Edit::RebuildChecksums,
+            "write the checksum tree again from its readable blocks, without checksums of unused space",
+            "the extents in use",
+        ),
+        _ => edit_of(finding),
+    }
+}
+
+fn edit_of(finding: &Finding) -> Planned {
     of_inode(finding)
         .or_else(|| of_directory(finding))
         .or_else(|| of_name(finding))
@@ -78,6 +100,12 @@ fn of_inode(finding: &Finding) -> Option<Planned> {
             Edit::Hole(subvolume.tree(), *inode, offset.get(), end.get()),
             "insert the item of the hole",
             "the size of the file and its other extents",
+        ),
+        Finding::ChecksumMissing { logical, length, .. } => planned(
+            // Clamp: a check finds only ranges that end below 2^64.
+            Edit::Checksums(logical.get(), logical.saturating_add(*length).get()),
+            "compute the checksums of the data if an equal copy on another device confirms it, or if `--yes-to checksum-missing` is given",
+            "the copies of the data",
         ),
         Finding::OrphanItemMissing { subvolume, inode } => planned(
             Edit::LostAndFound(subvolume.tree(), *inode),

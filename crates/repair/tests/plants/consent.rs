@@ -22,7 +22,7 @@ fn planted(name: &str) -> Editor {
 }
 
 /// Repairs a volume without consent to any loss.
-fn repair_without_consent(devices: &[Device], before: &Report) -> Outcome {
+pub(super) fn repair_without_consent(devices: &[Device], before: &Report) -> Outcome {
     let options = Options::default();
     buttress_repair::run(devices, before, &options, &mut |_| false, &Progress::new()).expect("a repair ends")
 }

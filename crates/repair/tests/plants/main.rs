@@ -13,12 +13,15 @@
 )]
 
 mod consent;
+mod cuts;
+mod lost;
 
 use buttress_check::Report;
 use buttress_device::{Device, Engine};
 use buttress_fs::{OpenOptions, Progress};
 use buttress_hostile::editor::Editor;
 use buttress_hostile::plants::{self, Plant};
+use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, newest, newest_version, run};
@@ -109,8 +112,21 @@ fn repair_of_two_plants_is_clean_and_loses_no_file() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
+/// Plants that this version does not repair, although it repairs other damages with their codes.
+const NOT_REPAIRED: [&str; 3] = [
+    // The file extent item is wrong, not the extent's record.
+    "extent-length",
+    // The header of the block is wrong.
+    "owner-without-block",
+    // The file extent item has no length, so no rebuild knows the length of the extent.
+    "file-extent-lengths-zero",
+];
+
 /// Returns whether this version repairs everything that the plant breaks.
 fn is_repairable(plant: &Plant) -> bool {
+    if NOT_REPAIRED.contains(&plant.name) {
+        return false;
+    }
     let mut codes = plant.codes.iter();
     codes.all(|code| kinds::row(code).is_some_and(|row| row.kind.reason().is_none()))
 }
@@ -138,9 +154,10 @@ fn images(devices: &[Device], folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Runs of `btrfs check` that say nothing about a repair, by plant and mode.
-const NOT_JUDGED: [(&str, &str); 2] = [
+const NOT_JUDGED: [(&str, &str); 3] = [
     // This mode does not know the owner references of simple quotas.
     ("qgroup-count-simple", "lowmem"),
+    ("lost-simple", "lowmem"),
     // The plant grows a file with inline content. Linux would have written this content elsewhere,
     // and this mode expects that.
     ("hole-item-missing", "lowmem"),
@@ -150,12 +167,15 @@ const NOT_JUDGED: [(&str, &str); 2] = [
 const SIMPLE_QUOTAS: (u32, u32) = (6, 7);
 
 /// Judges a repaired volume by `btrfs check` in both modes, and by a mount of Linux that writes.
-fn judge(plant: &Plant, devices: &[Device]) -> anyhow::Result<()> {
+fn judge(name: &str, devices: &[Device]) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let images = images(devices, folder.path());
-    let is_known = !plant.name.ends_with("-simple") || newest_version() >= SIMPLE_QUOTAS;
+    let is_known = !name.ends_with("-simple") || newest_version() >= SIMPLE_QUOTAS;
     let check = |mode: &str| {
-        let is_judged = is_known && !NOT_JUDGED.contains(&(plant.name, mode));
+        if images.len() > 1 {
+            return btrfs_check(&images).map(drop);
+        }
+        let is_judged = is_known && !NOT_JUDGED.contains(&(name, mode));
         let mut check = Command::new(newest("btrfs"));
         check.args(["check", "--mode", mode]).args(&images);
         is_judged.then(|| run(&mut check)).transpose().map(drop)
@@ -180,7 +200,7 @@ fn repaired_volumes_are_clean_for_linux_and_btrfs_check() {
         let devices = devices(&plant.make());
         let before = check(&devices, false);
         repair(&devices, &before, false);
-        if let Err(error) = judge(&plant, &devices) {
+        if let Err(error) = judge(plant.name, &devices) {
             wrong += &format!("{}: {error:#}\n", plant.name);
         }
     }

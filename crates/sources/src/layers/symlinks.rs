@@ -16,20 +16,26 @@ use crate::tar::Problem;
 /// The maximum number of links that one path may follow, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// The existing symbolic links, by their paths.
-#[derive(Debug, Default)]
-pub(super) struct Symlinks(BTreeMap<Vec<u8>, Link>);
+/// Targets of symbolic links, by the links' paths.
+type Links = BTreeMap<Vec<u8>, Vec<u8>>;
 
-#[derive(Debug)]
-struct Link {
-    target: Vec<u8>,
+/// The existing symbolic links.
+///
+/// A whiteout deletes links of lower layers only. These links are apart from the links of the latest
+/// layer, so a whiteout visits only links that it deletes. Invariant: no path is in both maps.
+#[derive(Debug, Default)]
+pub(super) struct Symlinks {
+    /// Links of layers below the latest one.
+    lower: Links,
+    /// Links of the latest layer.
+    latest: Links,
     layer: usize,
 }
 
 impl Symlinks {
     /// Returns the path to which a path leads through symbolic links.
     pub(super) fn follow(&self, path: EntryPath) -> Result<EntryPath, Problem> {
-        if self.0.is_empty() || !path.as_bytes().contains(&b'/') {
+        if self.is_empty() || !path.as_bytes().contains(&b'/') {
             return Ok(path);
         }
         let mut ahead: Vec<Vec<u8>> = components(path.as_bytes());
@@ -49,19 +55,15 @@ impl Symlinks {
             if ahead.is_empty() {
                 break;
             }
-            let Some(link) = self.0.get(&at) else {
+            let Some(target) = self.target(&at) else {
                 continue;
             };
             followed = followed.saturating_add(1);
             if followed > LINKS_MAX {
                 return Err(Problem::LinkLoop(path.as_bytes().to_vec()));
             }
-            at.truncate(if link.target.first() == Some(&b'/') {
-                0
-            } else {
-                before
-            });
-            ahead.extend(components(&link.target));
+            at.truncate(if target.first() == Some(&b'/') { 0 } else { before });
+            ahead.extend(components(target));
         }
         EntryPath::new(&at).map_err(|problem| Problem::Path {
             field: "path",
@@ -70,46 +72,66 @@ impl Symlinks {
         })
     }
 
+    fn is_empty(&self) -> bool {
+        self.lower.is_empty() && self.latest.is_empty()
+    }
+
+    fn target(&self, path: &[u8]) -> Option<&[u8]> {
+        let target = self.latest.get(path).or_else(|| self.lower.get(path));
+        target.map(Vec::as_slice)
+    }
+
+    /// Begins the next layer: all links so far become those of lower layers.
+    pub(super) fn begin_layer(&mut self, layer: usize) {
+        if layer != self.layer {
+            self.layer = layer;
+            self.lower.extend(std::mem::take(&mut self.latest));
+        }
+    }
+
     /// Records that a member replaces the entry at its path with a symbolic link to `target`, a
     /// directory, or another file.
-    pub(super) fn put(&mut self, path: &EntryPath, is_directory: bool, target: Option<&[u8]>, layer: usize) {
-        if self.0.is_empty() && target.is_none() {
+    pub(super) fn put(&mut self, path: &EntryPath, is_directory: bool, target: Option<&[u8]>) {
+        if self.is_empty() && target.is_none() {
             return;
         }
-        self.0.remove(path.as_bytes());
+        self.lower.remove(path.as_bytes());
+        self.latest.remove(path.as_bytes());
         if !is_directory {
-            self.clear_below(path, usize::MAX);
+            self.clear_below(path);
+            clear_below(&mut self.latest, path);
         }
         if let Some(target) = target {
-            let target = target.to_vec();
-            self.0.insert(path.as_bytes().to_vec(), Link { target, layer });
+            self.latest.insert(path.as_bytes().to_vec(), target.to_vec());
         }
     }
 
     /// Records that the entry of lower layers at a path is gone.
-    pub(super) fn remove(&mut self, path: &EntryPath, layer: usize) {
-        if self.0.get(path.as_bytes()).is_some_and(|link| link.layer < layer) {
-            self.0.remove(path.as_bytes());
-        }
-        self.clear_below(path, layer);
+    pub(super) fn remove(&mut self, path: &EntryPath) {
+        self.lower.remove(path.as_bytes());
+        self.clear_below(path);
     }
 
     /// Records that the entries of lower layers below a path are gone.
-    pub(super) fn clear_below(&mut self, path: &EntryPath, layer: usize) {
-        if self.0.is_empty() {
-            return;
-        }
-        let from = match path.is_root() {
-            true => Vec::new(),
-            false => [path.as_bytes(), b"/"].concat(),
-        };
-        let all = self.0.range((Bound::Included(from.clone()), Bound::Unbounded));
-        let below = all.take_while(|(key, _)| key.starts_with(&from));
-        let gone = below.filter(|(_, link)| link.layer < layer);
-        let gone: Vec<Vec<u8>> = gone.map(|(key, _)| key.clone()).collect();
-        for key in gone {
-            self.0.remove(&key);
-        }
+    pub(super) fn clear_below(&mut self, path: &EntryPath) {
+        clear_below(&mut self.lower, path);
+    }
+}
+
+/// Removes the links below a path, and visits no other links.
+fn clear_below(links: &mut Links, path: &EntryPath) {
+    if links.is_empty() {
+        return;
+    }
+    let from = match path.is_root() {
+        true => Vec::new(),
+        false => [path.as_bytes(), b"/"].concat(),
+    };
+    let all = links.range((Bound::Included(from.clone()), Bound::Unbounded));
+    let below = all.take_while(|(key, _)| key.starts_with(&from));
+    let gone: Vec<Vec<u8>> = below.map(|(key, _)| key.clone()).collect();
+    for key in gone {
+        links.remove(&key);
     }
 }
 
@@ -133,7 +155,7 @@ mod tests {
     fn links(all: &[(&str, &str)]) -> Symlinks {
         let mut links = Symlinks::default();
         for (at, target) in all {
-            links.put(&path(at), false, Some(target.as_bytes()), 0);
+            links.put(&path(at), false, Some(target.as_bytes()));
         }
         links
     }
@@ -170,17 +192,45 @@ mod tests {
     #[test]
     fn replaced_or_deleted_link_is_not_followed() {
         let mut all = links(&[("a/l", "x"), ("b", "x")]);
-        all.put(&path("a"), true, None, 0);
+        all.put(&path("a"), true, None);
         assert_eq!(all.follow(path("a/l/f")).unwrap(), path("a/x/f"));
-        all.remove(&path("a"), 0);
+        all.remove(&path("a"));
         assert_eq!(
             all.follow(path("a/l/f")).unwrap(),
             path("a/x/f"),
             "marks act on lower layers only"
         );
-        all.remove(&path("a"), 1);
+        all.begin_layer(1);
+        all.remove(&path("a"));
         assert_eq!(all.follow(path("a/l/f")).unwrap(), path("a/l/f"));
-        all.put(&path("b"), true, None, 0);
+        all.put(&path("b"), true, None);
         assert_eq!(all.follow(path("b/f")).unwrap(), path("b/f"));
+    }
+
+    #[test]
+    fn marks_visit_only_links_of_lower_layers() {
+        let mut all = Symlinks::default();
+        let put = |all: &mut Symlinks, from: u32| {
+            for number in from..from + 1000 {
+                all.put(&path(&format!("d/{number}")), false, Some(b"x"));
+            }
+        };
+        put(&mut all, 0);
+        all.begin_layer(1);
+        put(&mut all, 1000);
+        assert_eq!((all.lower.len(), all.latest.len()), (1000, 1000));
+        all.clear_below(&path("d"));
+        all.remove(&path("d/1000"));
+        assert_eq!(
+            (all.lower.len(), all.latest.len()),
+            (0, 1000),
+            "the next marks visit nothing"
+        );
+        all.begin_layer(2);
+        assert_eq!((all.lower.len(), all.latest.len()), (1000, 0));
+        all.put(&path("d/1000"), false, Some(b"y"));
+        all.clear_below(&path("d"));
+        assert_eq!(all.follow(path("d/1000/f")).unwrap(), path("d/y/f"));
+        assert_eq!(all.follow(path("d/1001/f")).unwrap(), path("d/1001/f"));
     }
 }

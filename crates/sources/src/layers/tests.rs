@@ -217,6 +217,20 @@ fn invalid_members_are_reported_with_their_place() {
 }
 
 #[test]
+fn cancelled_job_ends_before_the_first_entry() {
+    let archive = Archive::new().file("a", "x").link("b", "a");
+    let progress = Progress::new();
+    let store = archive.layer().store;
+    let mut layers = Layers::of_archive("x".into(), store).with_progress(&progress);
+    progress.cancel();
+    let error = layers.next_entry().unwrap_err();
+    let SourceError::Io { cause, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(cause.kind(), std::io::ErrorKind::Interrupted);
+}
+
+#[test]
 fn paths_lie_in_directories() {
     let path = |text: &str| EntryPath::new(text.as_bytes()).unwrap();
     assert!(is_in(&path("a/b"), &path("a")));

@@ -77,6 +77,14 @@ pub enum Problem {
         /// The limit.
         most: u64,
     },
+    /// A path has too many components.
+    #[error("a path leads through too many directories (found {found} components, expected at most {most})")]
+    TooDeep {
+        /// The number of components.
+        found: usize,
+        /// The limit.
+        most: usize,
+    },
     /// A record of an extended header is invalid.
     #[error("byte {at} of the extended header: {what}")]
     Record {
@@ -121,6 +129,16 @@ pub enum Problem {
     /// The target of a hard link is a directory.
     #[error("a hard link to \"{}\", which is a directory", shown(.0))]
     LinkedToDirectory(Vec<u8>),
+    /// The hard links of the archives repeat too many headers of their targets.
+    #[error(
+        "hard links repeat the headers of their targets too often (found {bytes} bytes, expected at most {most})"
+    )]
+    RepeatedHeaders {
+        /// The size of the repeated headers.
+        bytes: u64,
+        /// The limit, which depends on the size of the archives.
+        most: u64,
+    },
     /// Symbolic links form a cycle.
     #[error("\"{}\" is below a loop of symbolic links", shown(.0))]
     LinkLoop(Vec<u8>),
@@ -133,6 +151,9 @@ pub enum Problem {
     /// Extended headers belong to no member.
     #[error("an extended header without a member after it")]
     NoMember,
+    /// The job was cancelled.
+    #[error("interrupted while reading")]
+    Cancelled,
     /// The archive cannot be read.
     #[error("reading: {0}")]
     Io(#[from] io::Error),

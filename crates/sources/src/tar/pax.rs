@@ -3,6 +3,8 @@
 //! Source: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Storing Sparse Files";
 //! Further sources: star(5) for `SCHILY.*`; libarchive-formats(5) for `LIBARCHIVE.*`.
 
+use std::collections::HashMap;
+
 use buttress_format::Timestamp;
 use buttress_format::printable::Printable;
 
@@ -28,6 +30,8 @@ pub(super) struct Extended {
     pub(super) device_major: Option<u64>,
     pub(super) device_minor: Option<u64>,
     pub(super) xattrs: Vec<Xattr>,
+    /// The index in `xattrs` of each name: one header can repeat names many times.
+    numbers: HashMap<Vec<u8>, usize>,
     pub(super) sparse: Sparse,
 }
 
@@ -74,7 +78,7 @@ impl Extended {
 
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Problem> {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            return self.xattr(name.to_vec(), value.to_vec());
+            return self.xattr(keyword_decoded(name), value.to_vec());
         }
         if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             let name = percent_decoded(name);
@@ -118,7 +122,8 @@ impl Extended {
 
     fn xattr(&mut self, name: Vec<u8>, value: Vec<u8>) -> Result<(), Problem> {
         let count = self.xattrs.len();
-        match self.xattrs.iter_mut().find(|(known, _)| *known == name) {
+        let number = self.numbers.get(&name).copied();
+        match number.and_then(|number| self.xattrs.get_mut(number)) {
             Some((_, known)) => *known = value,
             None if count >= XATTRS_MAX => {
                 return Err(Problem::Record {
@@ -126,7 +131,10 @@ impl Extended {
                     what: format!("more than {XATTRS_MAX} extended attributes"),
                 });
             }
-            None => self.xattrs.push((name, value)),
+            None => {
+                self.numbers.insert(name.clone(), count);
+                self.xattrs.push((name, value));
+            }
         }
         Ok(())
     }
@@ -211,6 +219,22 @@ fn parse_time(value: &[u8]) -> Option<Timestamp> {
     })
 }
 
+/// Decodes `%3D` to `=` and `%25` to `%`, as GNU tar and `buttress tar` write names in keywords.
+fn keyword_decoded(name: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match rest.split_first_chunk::<3>() {
+            Some((b"%3D", after)) => (b'=', after),
+            Some((b"%25", after)) => (b'%', after),
+            _ => (*first, after),
+        };
+        decoded.push(byte);
+        rest = after;
+    }
+    decoded
+}
+
 /// Decodes `%41` to `A`, as in libarchive's names of attributes.
 fn percent_decoded(name: &[u8]) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
@@ -255,6 +279,7 @@ mod tests {
             record("size", b"9000000000"),
             record("mtime", b"-1.25"),
             record("SCHILY.xattr.user.with\n=", b"a\0b\nc="),
+            record("SCHILY.xattr.user.a%3Db%25%253D%41%3", b"%25"),
             record("LIBARCHIVE.xattr.user.%C3%A4", b"aGVsbG8"),
             record("SCHILY.xattr.user.empty", b""),
             record("comment", b"nothing"),
@@ -276,10 +301,30 @@ mod tests {
             [
                 // The name ends at the first "=".
                 (b"user.with\n".to_vec(), b"=a\0b\nc=".to_vec()),
+                (b"user.a=b%%3D%41%3".to_vec(), b"%25".to_vec()),
                 ("user.ä".as_bytes().to_vec(), b"hello".to_vec()),
                 (b"user.empty".to_vec(), Vec::new()),
             ]
         );
+    }
+
+    #[test]
+    fn repeated_attribute_keeps_its_place_and_last_value() {
+        let record =
+            |name: usize, value: &str| record(&format!("SCHILY.xattr.user.{name}"), value.as_bytes());
+        let mut extended = Extended::default();
+        for round in ["first", "second"] {
+            let body: Vec<Vec<u8>> = (0..XATTRS_MAX).map(|name| record(name, round)).collect();
+            extended.add(&body.concat()).unwrap();
+        }
+        assert_eq!(extended.xattrs.len(), XATTRS_MAX);
+        for (number, (name, value)) in extended.xattrs.iter().enumerate() {
+            assert_eq!(
+                (name, value),
+                (&format!("user.{number}").into_bytes(), &b"second".to_vec())
+            );
+        }
+        extended.add(&record(XATTRS_MAX, "more")).unwrap_err();
     }
 
     #[test]

@@ -231,6 +231,19 @@ fn size_of_extended_headers_is_bounded() {
 }
 
 #[test]
+fn depth_of_paths_is_bounded() {
+    let archive = |depth: usize| {
+        let path = ["a"; 16_384].get(..depth).unwrap().join("/");
+        [extended(b'x', &[("path", &path)]), header(b"", b'0', 0).to_vec()].concat()
+    };
+    assert_eq!(read(&archive(2048)).unwrap().len(), 1);
+    for depth in [2049, 16_384] {
+        let (_, found) = problem(&archive(depth));
+        assert!(matches!(found, Problem::TooDeep { most: 2048, .. }), "{found}");
+    }
+}
+
+#[test]
 fn invalid_maps_of_sparse_files_are_refused() {
     let file = |records: &[(&str, &str)], stored: usize| {
         [

@@ -2,10 +2,11 @@
 
 use super::encoded::Batch;
 use super::error::{Error, Problem, Result};
+use super::gathered::NewFiles;
 use super::keeping::Keeping;
 use super::made_names::{CommandPlace, MadeNames};
 use super::names::Names;
-use super::new_file::{NewFile, NewFiles};
+use super::new_file::NewFile;
 use super::notes::Told;
 use super::scouting::Scouts;
 use super::settling::Directories;

@@ -15,12 +15,12 @@ use super::made_names::CommandPlace;
 use super::making::{Receiver, about};
 use super::names::Node;
 use crate::command::Command;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, FileKind};
 use buttress_fs::Location;
 use buttress_fs::executor::Task;
 use buttress_writer::data::EncodedExtent;
 use buttress_writer::operations::{self, AttributeChanges, NewInode, NodeKind};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// The permissions of a new file or directory until a command of the stream changes them.
 pub(super) const FILE_MODE: u32 = 0o600;
@@ -29,10 +29,8 @@ const DIRECTORY_MODE: u32 = 0o700;
 /// Largest content of a file that is created in one operation, in bytes. The receiver gathers only
 /// the first part of a larger file.
 const GATHERED_BYTES_MAX: usize = 256 << 10;
-
-/// Limits for files that are created together: the number of files, and their content in bytes.
-const FILES_MAX: usize = 64;
-const FILES_BYTES_MAX: usize = 1 << 20;
+/// Largest number of gathered extents of a file.
+const GATHERED_EXTENTS_MAX: usize = 256;
 
 /// The usual size of a sector in bytes.
 const SECTOR_BYTES: usize = 4096;
@@ -76,6 +74,8 @@ pub(super) struct NewFile {
     content: Vec<u8>,
     /// Content that is stored encoded, in place of `content`.
     encoded: Vec<EncodedExtent>,
+    /// Sum of the stored bytes of `encoded`.
+    encoded_bytes: usize,
     /// Pending checks by index in `encoded`: an extent ends in part of a sector, and only zeros may follow there.
     checks: Vec<(usize, Task<bool>)>,
     /// Index in `encoded` of the first extent that must be decoded.
@@ -87,10 +87,34 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
+    /// Begins a pending inode without attributes and content.
+    fn begin(
+        (root, path): (Location, &[u8]),
+        (directory, name): (Location, Vec<u8>),
+        kind: NewKind,
+        maker: CommandPlace,
+    ) -> Self {
+        Self {
+            root,
+            path: path.to_vec(),
+            directory,
+            name,
+            kind,
+            is_settled: false,
+            attributes: AttributeChanges::default(),
+            content: Vec::new(),
+            encoded: Vec::new(),
+            encoded_bytes: 0,
+            checks: Vec::new(),
+            decoded_from: usize::MAX,
+            maker,
+            ender: None,
+        }
+    }
+
     /// Returns the memory of the pending content in bytes.
-    fn content_bytes(&self) -> usize {
-        let encoded = self.encoded.iter().map(|extent| extent.stored.len());
-        encoded.fold(self.content.len(), usize::saturating_add)
+    pub(super) fn content_bytes(&self) -> usize {
+        self.content.len().exact_add(self.encoded_bytes)
     }
 
     /// Returns the offset at which the pending content ends.
@@ -106,14 +130,19 @@ impl NewFile {
         self.kind == NewKind::File && self.root == root && self.path == path
     }
 
-    /// Appends an extent. Returns its index, or `None` if the extent does not fit.
+    /// Appends an extent. Returns its index, or `None` if the extent does not fit. An extent without
+    /// stored bytes never fits: no volume can store it, so its own command reports the error.
     pub(super) fn push_encoded(&mut self, extent: EncodedExtent) -> Option<usize> {
-        let bytes = self.content_bytes().saturating_add(extent.stored.len());
-        if !self.content.is_empty() || extent.offset.get() < self.end() || bytes > GATHERED_BYTES_MAX {
+        let number = self.encoded.len();
+        let bytes = self.encoded_bytes.exact_add(extent.stored.len());
+        let has_room = number < GATHERED_EXTENTS_MAX && bytes <= GATHERED_BYTES_MAX;
+        let follows = self.content.is_empty() && extent.offset.get() >= self.end();
+        if !has_room || !follows || extent.stored.is_empty() {
             return None;
         }
+        self.encoded_bytes = bytes;
         self.encoded.push(extent);
-        self.encoded.len().checked_sub(1)
+        Some(number)
     }
 
     /// Adds a check of the extent with this index. If the check returns true, the extent can be
@@ -130,42 +159,6 @@ impl NewFile {
             }
         }
         self.decoded_from >= self.encoded.len()
-    }
-}
-
-/// Gathered files that are not created yet.
-#[derive(Debug, Default)]
-pub(super) struct NewFiles {
-    files: Vec<NewFile>,
-    /// Hashes of directory and name of each gathered file.
-    names: Vec<u64>,
-    content_bytes: usize,
-}
-
-fn hash(directory: Location, name: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (directory, name).hash(&mut hasher);
-    hasher.finish()
-}
-
-impl NewFiles {
-    fn is_full(&self) -> bool {
-        self.files.len() >= FILES_MAX || self.content_bytes >= FILES_BYTES_MAX
-    }
-
-    fn push(&mut self, file: NewFile) {
-        self.content_bytes = self.content_bytes.saturating_add(file.content_bytes());
-        self.names.push(hash(file.directory, &file.name));
-        self.files.push(file);
-    }
-
-    pub(super) const fn is_empty(&self) -> bool {
-        self.files.is_empty()
-    }
-
-    /// Returns whether a gathered file may have this name.
-    pub(super) fn may_have(&self, directory: Location, name: &[u8]) -> bool {
-        self.names.contains(&hash(directory, name))
     }
 }
 
@@ -200,21 +193,8 @@ impl Receiver<'_> {
         }
         let name = name.to_vec();
         self.made_name_in(directory);
-        self.new_file = Some(NewFile {
-            root,
-            path: path.to_vec(),
-            directory,
-            name,
-            kind,
-            is_settled: false,
-            attributes: AttributeChanges::default(),
-            content: Vec::new(),
-            encoded: Vec::new(),
-            checks: Vec::new(),
-            decoded_from: usize::MAX,
-            maker: self.current,
-            ender: None,
-        });
+        let named = (directory, name);
+        self.new_file = Some(NewFile::begin((root, path), named, kind, self.current));
         Ok(())
     }
 
@@ -487,3 +467,6 @@ impl Receiver<'_> {
             .try_for_each(|extent| self.write_decoded(location, extent))
     }
 }
+
+#[cfg(test)]
+mod tests;

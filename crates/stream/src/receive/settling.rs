@@ -13,6 +13,8 @@
 //!   created.
 //! - A new name in a directory with pending times changes these times again. The directory's times
 //!   are then no longer pending.
+//! - Only a limited number of directories can lose a temporary name. If another one would, the receiver
+//!   creates the inode first, and the directories' times change.
 //!
 //! All of this applies only if new names are [pending](super::made_names). The tests
 //! `waiting_names` and `settling` in `proof` compare receives with and without settling.
@@ -26,7 +28,7 @@ use buttress_format::FileKind;
 use buttress_fs::Location;
 use buttress_writer::operations::AttributeChanges;
 
-/// Largest number of directories with pending times.
+/// Largest number of directories with pending times, and of directories that lost a temporary name.
 const DIRECTORIES_MAX: usize = 64;
 
 /// Pending changes of directories, to apply after the gathered files are created.
@@ -36,6 +38,15 @@ pub(super) struct Directories {
     touched: Vec<Location>,
     /// Pending times of directories, by directory.
     times: Vec<(Location, AttributeChanges)>,
+}
+
+impl Directories {
+    /// Returns whether a name in `directory` can settle. Linux's streams make all temporary names in
+    /// one directory. Without a limit, the search would be quadratic, and one operation would change
+    /// all directories.
+    fn can_touch(&self, directory: Location) -> bool {
+        self.touched.len() < DIRECTORIES_MAX || self.touched.contains(&directory)
+    }
 }
 
 impl Receiver<'_> {
@@ -51,7 +62,11 @@ impl Receiver<'_> {
         };
         let old_directory = file.directory;
         let is_same = directory == old_directory && name == file.name;
-        if is_same || directory.subvolume != old_directory.subvolume {
+        let is_moved = directory != old_directory;
+        if is_same
+            || directory.subvolume != old_directory.subvolume
+            || (is_moved && !self.directories.can_touch(old_directory))
+        {
             return false;
         }
         let old_name = (!file.is_settled).then(|| file.name.clone());
@@ -68,7 +83,7 @@ impl Receiver<'_> {
         file.name = name;
         file.path.clear();
         file.path.extend_from_slice(to);
-        if old_directory != directory {
+        if is_moved {
             if !self.directories.touched.contains(&old_directory) {
                 self.directories.touched.push(old_directory);
             }
@@ -139,5 +154,24 @@ impl Receiver<'_> {
             self.directories.times.pop();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_format::{InodeNumber, SubvolumeId};
+
+    #[test]
+    fn number_of_touched_directories_is_limited() {
+        let directory = |number: u64| Location::new(SubvolumeId::TOP_LEVEL, InodeNumber::new(256 + number));
+        let mut directories = Directories::default();
+        for number in 0..1000 {
+            if directories.can_touch(directory(number)) {
+                directories.touched.push(directory(number));
+            }
+        }
+        assert_eq!(directories.touched.len(), DIRECTORIES_MAX);
+        assert!(directories.can_touch(directory(0)) && !directories.can_touch(directory(999)));
     }
 }

@@ -23,7 +23,7 @@ use buttress_lab::{Fault, FaultyBackend};
 use buttress_volume::{DeviceErrors, Error, ExtentWrite, Notice, Volume, WriteRefusal};
 use std::sync::Arc;
 use support::lab::{DATA_BYTES, Lab, extent, items, read_all, subsets};
-use support::{CHUNK_AT, Image, UNIT, noise};
+use support::{CHUNK_AT, Image, UNIT, noise, superblock_offset};
 
 /// Profiles that can do without a device, with their numbers of stripes.
 const TOLERANT: [(Profile, usize); 8] = [
@@ -380,4 +380,29 @@ fn a_volume_that_is_being_made_tolerates_nothing() {
     let error = volume.write(&[extent(0, &[1; 4096])]).unwrap_err();
     assert!(matches!(error, Error::Io(_)), "{error}");
     assert!(volume.stopped().is_some());
+}
+
+/// Only a primary superblock names a log. A torn write of the primary must leave copies of the new
+/// state: otherwise they lead back to the state before the log.
+#[test]
+fn copies_are_written_before_a_primary_that_names_a_log() {
+    for writes in 0.. {
+        let lab = Lab::with_room_for_copies(Profile::Single, 1);
+        lab.volume.write_log_root(Logical::new(CHUNK_AT), 0).unwrap();
+        let backend = &lab.backends[0];
+        backend.inject(Fault::FailWritesFrom(backend.request_counts().1 + writes));
+        let generation = lab.volume.superblock().generation.get() + 1;
+        let is_whole = commit(&lab, generation).is_ok();
+        let bytes = lab.memories[0].snapshot();
+        let is_new = |at: usize| {
+            let found = Superblock::check(&bytes[at..at + 4096], Physical::new(at as u64));
+            found.is_ok_and(|found| found.generation.get() == generation)
+        };
+        let (primary, copy) = (is_new(65536), is_new(superblock_offset(1)));
+        assert!(copy || !primary, "after {writes} writes");
+        if is_whole {
+            assert!(primary && writes == 2, "{writes} writes");
+            return;
+        }
+    }
 }

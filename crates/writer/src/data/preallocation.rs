@@ -193,28 +193,10 @@ impl Content<'_> {
         })
     }
 
-    /// Returns the end of a range to zero. Content after the end of the file need not be preserved.
-    fn end_to_clear(&self, range: &Range<u64>, size: u64) -> u64 {
-        match range.end >= size {
-            true => self.align_up(range.end),
-            false => range.end,
-        }
-    }
-
-    /// Checks that the whole sectors of a range get space, before their content is removed.
-    fn require_room(&mut self, range: &Range<u64>, size: u64) -> Result<()> {
-        let end = self.align_down(self.end_to_clear(range, size));
-        if let Some(wanted) = end.checked_sub(self.align_up(range.start)) {
-            self.reserve(wanted)?;
-            self.unreserve(wanted);
-        }
-        Ok(())
-    }
-
     /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the range of
     /// whole sectors. The caller blocks readers of the range during this change.
     fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
-        let end = self.end_to_clear(range, size);
+        let end = end_to_clear(self, range, size);
         let whole = self.align_up(range.start)..self.align_down(end);
         if size <= self.sector_bytes && size > 0 {
             self.reserve_for(&(0..self.sector_bytes))?;
@@ -241,7 +223,7 @@ impl Content<'_> {
         self.require_changeable()?;
         let size = self.size()?;
         self.write_back()?;
-        self.require_room(range, size)?;
+        require_room(self, range, size)?;
         // Hold the layout lock until the file has its new size, so that readers observe extents and
         // size together or not at all.
         let mut layout = Some(self.file.layout.write());
@@ -343,4 +325,22 @@ impl FileItems<'_, '_> {
         self.operation
             .change_inode(location, |item| item.flags.insert(InodeFlags::PREALLOC))
     }
+}
+
+/// Returns the end of a range to zero. Content after the end of the file need not be preserved.
+fn end_to_clear(content: &Content, range: &Range<u64>, size: u64) -> u64 {
+    match range.end >= size {
+        true => content.align_up(range.end),
+        false => range.end,
+    }
+}
+
+/// Checks that the whole sectors of a range get space, before their content is removed.
+fn require_room(content: &mut Content, range: &Range<u64>, size: u64) -> Result<()> {
+    let end = content.align_down(end_to_clear(content, range, size));
+    if let Some(wanted) = end.checked_sub(content.align_up(range.start)) {
+        content.reserve(wanted)?;
+        content.unreserve(wanted);
+    }
+    Ok(())
 }

@@ -21,7 +21,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "live-hold-untaken",
         "A read beside a program that deletes the file gives another file's content.",
         &[
-            schedules("what_is_read_is_not_used_again"),
             live("live::used_space::what_is_being_read_is_not_used_again"),
             live("live::used_space::what_is_being_read_is_not_used_again_when_it_is_cut_off"),
         ],

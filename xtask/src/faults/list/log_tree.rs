@@ -1,6 +1,6 @@
 //! Faults of the log tree, which break the durability of a sync.
 
-use super::{Fault, fsync_crash, harms, loses, writer};
+use super::{Fault, fsync_crash, harms, loses, volume, writer};
 
 pub(super) const FAULTS: &[Fault] = &[
     loses(
@@ -85,7 +85,13 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "volume-primaries-over-log",
         "A commit that is cut off while it writes superblocks takes what was synced before it.",
-        &[fsync_crash("on_one_device"), fsync_crash("with_small_nodes")],
+        &[
+            volume(
+                "volume",
+                "failing::copies_are_written_before_a_primary_that_names_a_log",
+            ),
+            writer("log_tree::tests::lasting::commit_that_is_cut_off_in_a_torn_write_keeps_what_was_synced"),
+        ],
     ),
     harms(
         "replay-keeps-xattrs",

@@ -17,7 +17,10 @@ pub(super) const FAULTS: &[Fault] = &[
                 "queue_model",
                 "blocks_reach_the_file_whole_and_nothing_beside_them_changes",
             ),
-            device("queue_model", "every_engine_gives_the_bytes_of_the_model"),
+            device(
+                "queue_model",
+                "every_engine_gives_the_bytes_of_neighbouring_writes",
+            ),
         ],
     ),
     loses(

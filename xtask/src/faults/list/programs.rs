@@ -315,6 +315,19 @@ pub(super) const FAULTS: &[Fault] = &[
         "A repair that made the volume worse is called better.",
         &[repair("rounds::tests::verdict_keeps_only_a_better_volume")],
     ),
+    loses(
+        "repair-rebuild-unflushed",
+        "A power cut during a repair leaves superblocks that name blocks which the device never wrote.",
+        &[rebuild("cuts::power_cut_of_a_rebuild_leaves_either_state")],
+    ),
+    loses(
+        "repair-rebuild-overwrites",
+        "A rebuild puts its blocks over the blocks of files.",
+        &[
+            rebuild("lost::lost_block_of_a_large_extent_tree_is_rebuilt"),
+            rebuild("cuts::power_cut_of_a_rebuild_leaves_either_state"),
+        ],
+    ),
     harms(
         "command-forgets-losses",
         "A script takes a copy for whole in which files are missing.",

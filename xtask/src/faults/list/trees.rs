@@ -65,11 +65,7 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "drop-progress-unkept",
         "Dropping that was interrupted drops the same again: references of others go.",
-        &[
-            DROPPING,
-            commits("dropping::the_source_first"),
-            crash("on_one_device_with_duplicated_metadata"),
-        ],
+        &[DROPPING, commits("dropping::the_source_first")],
     ),
     loses(
         "drop-converts-nothing",

@@ -112,6 +112,7 @@ impl Copying<'_> {
             replacing,
             context.sources(),
             progress.clone(),
+            None,
         )?;
         for item in opened.volume().walk(start, options) {
             extractor.take(item);

@@ -59,7 +59,10 @@ impl Subcommand for FindRoot {
     ];
 
     fn uses(&self) -> Uses {
-        Uses::VOLUME
+        Uses {
+            state: false,
+            ..Uses::VOLUME
+        }
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

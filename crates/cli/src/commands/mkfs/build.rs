@@ -16,11 +16,12 @@ use buttress::{ByteCount, Device, DeviceOptions, InodeFlags};
 use clap::Args;
 
 use super::sources::{OpenedSources, SourceArguments};
-use super::{LeastBytes, Mkfs, NewFiles, SizeWish, end_of_volume, is_missing, summary};
+use super::{LeastBytes, Mkfs, SizeWish, end_of_volume, is_missing, summary};
 use crate::compression::Method;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
 use crate::globals::parse_size;
+use crate::new_files::NewFiles;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
 

@@ -9,29 +9,9 @@ use buttress::{BlockGroupFlags, Device};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
-use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::output::size::Units;
 use crate::output::terminal;
-
-/// Prints the features that can be selected.
-pub(super) fn list_features(context: &Context) -> Result<Outcome> {
-    if context.json() {
-        let features = Feature::ALL.iter();
-        let features =
-            features.map(|feature| json!({ "name": feature.name(), "default": feature.is_default() }));
-        context.print_json("mkfs-features", Value::Array(features.collect()))?;
-        return Ok(Outcome::Done);
-    }
-    let mut out = context.stdout();
-    writeln!(out, "Filesystem features available:")?;
-    for feature in Feature::ALL {
-        let default = if feature.is_default() { "default" } else { "" };
-        writeln!(out, "{:<20}- {default}", feature.name())?;
-    }
-    out.flush()?;
-    Ok(Outcome::Done)
-}
 
 /// Returns the names of a volume's selectable features, in list order.
 fn features(made: &Made) -> Vec<&'static str> {

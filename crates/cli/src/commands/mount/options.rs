@@ -210,6 +210,7 @@ impl MountWishes {
                     globals.rescue.push(RescueList(vec![rescue]));
                 }
             }
+            "generation" => globals.generation = Some(value.parse().context("not a generation")?),
             "offset" => globals.offset = Some(value.parse().map_err(anyhow::Error::msg)?),
             _ => bail!("unknown option"),
         }

@@ -1,8 +1,7 @@
 //! `buttress rescue scan IMAGE`: an index of every tree block on the devices.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -17,6 +16,7 @@ use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, example};
+use crate::opening::states::default_index;
 use crate::output::size::Units;
 use crate::output::terminal;
 use crate::progress::Watch;
@@ -61,6 +61,7 @@ impl Subcommand for Scan {
     fn uses(&self) -> Uses {
         Uses {
             volume: false,
+            state: false,
             ..Uses::VOLUME
         }
     }
@@ -97,24 +98,7 @@ impl Scan {
         progress: &Progress,
     ) -> Result<BlockIndex> {
         let identity = self.identity(devices, progress)?;
-        let (mut writer, continues) = match IndexWriter::open(path, &identity)? {
-            OpenedIndex::Scanning(writer, continues) => (writer, continues),
-            OpenedIndex::Complete(index) => return Ok(index),
-        };
-        if continues && !context.globals().quiet {
-            context.warn(format_args!("{}: an earlier scan is continued", path.display()));
-        }
-        salvage::scan(devices, &identity, &mut writer, progress).inspect_err(|_| {
-            // The next call continues from here. A failure of the file leaves the last durable header.
-            let _ = writer.checkpoint();
-        })?;
-        // Clamp: without the option, the default budget counts.
-        let budget = context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
-        let memory = budget
-            .checked_div(SORTER_PARTS)
-            .and_then(|bytes| usize::try_from(bytes).ok());
-        let memory = memory.context("the memory budget exceeds the memory of this machine")?;
-        Ok(writer.finish(memory, &SpoolFolder::new(None), progress)?)
+        scan_into(context, devices, &identity, path, progress)
     }
 
     /// Returns the file system to scan for.
@@ -137,19 +121,32 @@ impl Scan {
     }
 }
 
-/// Returns the default name of an index: beside an image file, or in the current folder for a
-/// device.
-fn default_index(image: &Path) -> PathBuf {
-    let is_device = image
-        .metadata()
-        .is_ok_and(|metadata| metadata.file_type().is_block_device());
-    let name: &OsStr = match (is_device, image.file_name()) {
-        (true, Some(name)) => name,
-        _ => image.as_os_str(),
+/// Scans the devices into an index, or continues an earlier scan of them.
+pub(crate) fn scan_into(
+    context: &Context,
+    devices: &[Device],
+    identity: &Identity,
+    path: &Path,
+    progress: &Progress,
+) -> Result<BlockIndex> {
+    let (mut writer, continues) = match IndexWriter::open(path, identity)? {
+        OpenedIndex::Scanning(writer, continues) => (writer, continues),
+        OpenedIndex::Complete(index) => return Ok(index),
     };
-    let mut name = name.to_owned();
-    name.push(".scan");
-    name.into()
+    if continues && !context.globals().quiet {
+        context.warn(format_args!("{}: an earlier scan is continued", path.display()));
+    }
+    salvage::scan(devices, identity, &mut writer, progress).inspect_err(|_| {
+        // The next call continues from here. A failure of the file leaves the last durable header.
+        let _ = writer.checkpoint();
+    })?;
+    // Clamp: without the option, the default budget counts.
+    let budget = context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
+    let memory = budget
+        .checked_div(SORTER_PARTS)
+        .and_then(|bytes| usize::try_from(bytes).ok());
+    let memory = memory.context("the memory budget exceeds the memory of this machine")?;
+    Ok(writer.finish(memory, &SpoolFolder::new(None), progress)?)
 }
 
 fn advised(error: anyhow::Error, path: &Path) -> anyhow::Error {

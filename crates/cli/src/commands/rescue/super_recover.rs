@@ -56,7 +56,10 @@ impl Subcommand for SuperRecover {
     ];
 
     fn uses(&self) -> Uses {
-        Uses::VOLUME
+        Uses {
+            state: false,
+            ..Uses::VOLUME
+        }
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -3,6 +3,9 @@
 use super::{PLAIN, covered};
 use crate::rows::{Row, Sweep, Units, acts, elsewhere, ends, manner, nothing, refused};
 
+/// The test of most options of convert.
+const CONVERT: &str = "an_image_becomes_btrfs_and_ext4_again";
+
 const SUBVOLUME_LIST: &[Row] = &[
     acts("-o", "-o"),
     acts("-a", "-a"),
@@ -299,6 +302,27 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
             elsewhere("-r", "dumps_are_those_of_btrfs_image_both_ways"),
             elsewhere("-m", "dumps_are_those_of_btrfs_image_both_ways"),
             elsewhere("--force", "damaged_dumps_and_wrong_targets_are_refused"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "convert",
+        base: "{volume.img}",
+        code: 1,
+        own: &[
+            elsewhere("--no-datasum", CONVERT),
+            elsewhere("--no-xattr", CONVERT),
+            elsewhere("--no-inline", CONVERT),
+            elsewhere("--csum", CONVERT),
+            elsewhere("--nodesize", CONVERT),
+            elsewhere("--rollback", CONVERT),
+            elsewhere("--label", CONVERT),
+            elsewhere("--copy-label", "wrong_images_and_options_are_refused_unchanged"),
+            elsewhere("--uuid", CONVERT),
+            elsewhere("-p", CONVERT),
+            elsewhere("--no-progress", CONVERT),
+            elsewhere("--features", "wrong_images_and_options_are_refused_unchanged"),
+            elsewhere("--force", CONVERT),
         ],
         ..PLAIN
     },

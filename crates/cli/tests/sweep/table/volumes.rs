@@ -214,6 +214,37 @@ pub(super) const VOLUMES: &[Sweep] = &[
 
 pub(super) const REPORTS: &[Sweep] = &[
     Sweep {
+        command: "restore",
+        base: "{volume.img} {out}/restored",
+        own: &[
+            elsewhere("-s", "restored_files_are_those_of_btrfs_restore"),
+            elsewhere("-x", "restored_files_are_those_of_btrfs_restore"),
+            elsewhere("-m", "restored_files_are_those_of_btrfs_restore"),
+            elsewhere("-S", "restored_files_are_those_of_btrfs_restore"),
+            nothing("-i", "-i"),
+            elsewhere("-o", "restored_files_are_those_of_btrfs_restore"),
+            ends("-t", "-t 1", 2),
+            ends("-u", "-u 2", 2),
+            ends("-r", "-r 9999", 1),
+            elsewhere("-d", "restored_files_are_those_of_btrfs_restore"),
+            acts("-l", "-l"),
+            acts("-D", "-D"),
+            elsewhere("--path-regex", "restored_files_are_those_of_btrfs_restore"),
+            elsewhere("-c", "nested_expressions_accept_directories_above_a_file"),
+            elsewhere("--verified-only", "damaged_volumes_are_restored_with_verdicts"),
+            acts("--report", "--report {out}/report"),
+            ends("--index", "--index {stream} -t 1", 1),
+        ],
+        pairs: false,
+        ..PLAIN
+    },
+    Sweep {
+        command: "generations",
+        base: "{volume.img}",
+        own: &[ends("--index", "--index {stream}", 1)],
+        ..PLAIN
+    },
+    Sweep {
         command: "space",
         base: "{volume.img}",
         own: &[

@@ -141,7 +141,7 @@ fn direct_write_with_dsync_survives_a_crash_after_its_answer() {
 }
 
 #[test]
-fn write_to_a_synchronous_file_survives_a_crash_after_its_answer() {
+fn write_to_a_synchronous_file_survives_a_crash() {
     let served = Served::new();
     let (location, node, handle) = served.file("file", 1, WRITE);
     served.writer.set_flags(location, FileAttributes::SYNC).unwrap();

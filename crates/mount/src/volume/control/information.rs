@@ -3,7 +3,7 @@
 
 use super::super::MountedVolume;
 use super::arguments::{Answer, Fields};
-use super::rights::{is_privileged, require_privileged};
+use super::rights::{is_privileged, require_listing, require_privileged};
 use super::subvolumes::READ_ONLY;
 use crate::vfs::{Answered, Caller, Control, Errno, Result};
 use buttress::unstable::accounts::Accounts as _;
@@ -293,7 +293,7 @@ impl MountedVolume {
                 return Err(Errno(libc::EUCLEAN));
             }
             if !is_privileged(caller) {
-                self.require_listing(caller, at)?;
+                require_listing(self, caller, at)?;
             }
             let record = view.inode_record(at);
             let record = record.map_err(|_| Errno::NOENT)?;

@@ -51,27 +51,27 @@ fn mode_allows(caller: Caller, metadata: &Metadata, rights: u32) -> bool {
 impl MountedVolume {
     /// Refuses callers that may not create names in a directory.
     pub(super) fn require_making(&self, caller: Caller, directory: Location) -> Result<()> {
-        self.require_rights(caller, directory, WRITE_AND_SEARCH)
+        require_rights(self, caller, directory, WRITE_AND_SEARCH)
     }
+}
 
-    /// Refuses callers that may not list a directory and search it.
-    pub(super) fn require_listing(&self, caller: Caller, directory: Location) -> Result<()> {
-        self.require_rights(caller, directory, READ_AND_SEARCH)
+/// Refuses callers that may not list a directory and search it.
+pub(super) fn require_listing(volume: &MountedVolume, caller: Caller, directory: Location) -> Result<()> {
+    require_rights(volume, caller, directory, READ_AND_SEARCH)
+}
+
+fn require_rights(volume: &MountedVolume, caller: Caller, directory: Location, rights: u32) -> Result<()> {
+    let metadata = volume.metadata(directory)?;
+    if !metadata.is_directory() {
+        return Err(Errno::NOTDIR);
     }
-
-    fn require_rights(&self, caller: Caller, directory: Location, rights: u32) -> Result<()> {
-        let metadata = self.metadata(directory)?;
-        if !metadata.is_directory() {
-            return Err(Errno::NOTDIR);
-        }
-        if is_privileged(caller) {
-            return Ok(());
-        }
-        let has_list = self.xattr_at(directory, ACCESS_LIST).is_ok();
-        let is_owner = caller.uid == metadata.uid;
-        match mode_allows(caller, &metadata, rights) && (is_owner || !has_list) {
-            true => Ok(()),
-            false => Err(Errno::ACCES),
-        }
+    if is_privileged(caller) {
+        return Ok(());
+    }
+    let has_list = volume.xattr_at(directory, ACCESS_LIST).is_ok();
+    let is_owner = caller.uid == metadata.uid;
+    match mode_allows(caller, &metadata, rights) && (is_owner || !has_list) {
+        true => Ok(()),
+        false => Err(Errno::ACCES),
     }
 }

@@ -5,6 +5,7 @@ use crate::AllocateMode;
 use crate::log_tree::Synced;
 use crate::operations::{RenameMode, SetXattr};
 use buttress_format::{ByteCount, FileOffset};
+use buttress_lab::Fault;
 
 /// The last commit has content where the file has a hole, so the log must contain a hole item.
 #[test]
@@ -156,4 +157,45 @@ fn a_removed_attribute_is_not_back() {
     );
     assert_eq!(filesystem.live().xattr(file, b"user.removed").unwrap(), None);
     filesystem.close().unwrap();
+}
+
+/// The copies of the superblock do not name the log, so a commit writes them before the primary
+/// superblock. In this test the power fails in each write of a commit, and tears the write.
+#[test]
+fn commit_that_is_cut_off_in_a_torn_write_keeps_what_was_synced() {
+    for number in 0.. {
+        let backends = made(&[160 * MIB], None);
+        let filesystem = open(&backends);
+        let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+        filesystem.commit().unwrap();
+        write(&filesystem, file, b's', 40_960);
+        assert_eq!(filesystem.log_tree().fsync(file).unwrap(), Synced::Logged);
+        let torn = backends[0].request_counts().1 + number;
+        backends[0].inject(Fault::TearWriteNumber {
+            number: torn,
+            kept_bytes: 512,
+        });
+        backends[0].inject(Fault::FailWritesFrom(torn + 1));
+        let committed = filesystem.commit();
+        filesystem.abandon();
+        let is_cut_off = backends[0].struck() > 0;
+        assert!(is_cut_off || committed.is_ok());
+        backends[0].heal();
+
+        let filesystem = open(&backends);
+        let mut content = vec![0; 40_960];
+        let read = filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .unwrap();
+        assert!(read == 40_960 && content == [b's'; 40_960], "write {number}");
+        filesystem.close().unwrap();
+        if !is_cut_off {
+            assert!(
+                number >= 4,
+                "blocks, a primary superblock and its copy, in {number} writes"
+            );
+            return;
+        }
+    }
 }

@@ -1,0 +1,265 @@
+//! Verdicts on restored files: the totals, and the report in JSON.
+//!
+//! The report is written while files are restored, so memory does not bound its size. Files are in
+//! the order in which they were finished.
+//!
+//! | key | value |
+//! |---|---|
+//! | `state` | the generation that was restored, its source, and the newest known generation |
+//! | `files` | an object for each file: `path`, `verdict`, `size`, `generations` |
+//! | `totals` | files and bytes by verdict |
+//!
+//! A file that is not verified also has `reason`, `lost-bytes`, `lost-ranges` and
+//! `unverified-bytes`.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use buttress::salvage::{FileFindings, Judge, Origin, Verdict};
+use buttress::{Chunk, WalkEntry};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use super::roots::Chosen;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::extract::Review;
+use crate::output::json::insert_name;
+use crate::output::size::Units;
+
+/// The number of files that are not verified and that are printed by name.
+const SHOWN: usize = 20;
+
+/// Files and bytes of one verdict.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    files: u64,
+    bytes: u64,
+    lost_bytes: u64,
+}
+
+/// Judges files while they are restored.
+#[derive(Debug)]
+pub(super) struct Judging {
+    judge: Judge,
+    generation: u64,
+    state: Value,
+    state_text: String,
+    verified_only: bool,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    /// The counts of verified, unverified, partial and lost files.
+    counts: [Count; 4],
+    /// The first files that are not verified.
+    shown: Vec<String>,
+    out: Option<(BufWriter<File>, PathBuf)>,
+    has_files: bool,
+    /// The first error of writing the report.
+    failure: Option<std::io::Error>,
+}
+
+/// All verdicts, in the order of the counts.
+const VERDICTS: [Verdict; 4] = [
+    Verdict::Verified,
+    Verdict::Unverified,
+    Verdict::Partial,
+    Verdict::Lost,
+];
+
+impl Judging {
+    pub(super) fn start(
+        context: &Context,
+        chosen: &Chosen,
+        report: Option<&Path>,
+        verified_only: bool,
+    ) -> Result<Self> {
+        let (generation, origin) = match &chosen.state {
+            None => (chosen.newest, "last commit, with its log"),
+            Some(state) => (
+                state.generation().get(),
+                match state.origin {
+                    Origin::Superblock(_) => "superblock",
+                    Origin::Backup(_) => "backup root",
+                    Origin::Scan => "scan",
+                },
+            ),
+        };
+        let state = json!({
+            "generation": generation,
+            "named-by": origin,
+            "newest-generation": chosen.newest,
+            "damaged": chosen.is_damaged,
+        });
+        let newer = match generation < chosen.newest {
+            true => format!(", the newest is {}", chosen.newest),
+            false => String::new(),
+        };
+        let out = report
+            .map(|path| {
+                context.sources().refuse_path(path)?;
+                let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
+                let mut out = BufWriter::new(file);
+                write!(out, "{{\n\"state\": {state},\n\"files\": [")?;
+                anyhow::Ok((out, path.to_owned()))
+            })
+            .transpose()?;
+        Ok(Self {
+            judge: chosen.volume.judge(),
+            generation,
+            state,
+            state_text: format!("generation {generation} ({origin}){newer}"),
+            verified_only,
+            counted: Mutex::new(Counted {
+                out,
+                ..Counted::default()
+            }),
+        })
+    }
+
+    /// Records an entry that could not be read.
+    pub(super) fn lost(&self, path: &[u8], reason: &str) {
+        let findings = FileFindings {
+            reason: Some(reason.to_owned()),
+            ..FileFindings::default()
+        };
+        self.record(path, Verdict::Lost, 0, &findings);
+    }
+
+    fn record(&self, path: &[u8], verdict: Verdict, size: u64, findings: &FileFindings) {
+        let mut object = Map::new();
+        insert_name(&mut object, "path", path);
+        object.insert("verdict".to_owned(), json!(verdict.name()));
+        object.insert("size".to_owned(), json!(size));
+        object.insert("generations".to_owned(), json!([self.generation]));
+        let mut shown = None;
+        if verdict != Verdict::Verified {
+            let lost = findings.lost_bytes.get();
+            let ranges = findings.lost.iter();
+            let ranges = ranges.map(|(offset, length)| json!([offset.get(), length.get()]));
+            object.insert("reason".to_owned(), json!(findings.reason));
+            object.insert("lost-bytes".to_owned(), json!(lost));
+            object.insert("lost-ranges".to_owned(), ranges.collect::<Vec<Value>>().into());
+            let unverified = findings.unverified_bytes.get();
+            object.insert("unverified-bytes".to_owned(), json!(unverified));
+            let part = match verdict {
+                Verdict::Partial => format!(" ({lost} of {size} bytes lost)"),
+                _ => String::new(),
+            };
+            let reason = findings.reason.iter().map(|reason| format!(": {reason}"));
+            let reason: String = reason.collect();
+            let name = match path.is_empty() {
+                true => "/".to_owned(),
+                false => path.escape_ascii().to_string(),
+            };
+            shown = Some(format!("{name}: {}{part}{reason}", verdict.name()));
+        }
+        let mut counted = self.counted.lock();
+        if let Some(count) = counted.counts.get_mut(verdict as usize) {
+            count.files = count.files.saturating_add(1); // Clamp: totals for display.
+            count.bytes = count.bytes.saturating_add(size); // Clamp: as above.
+            count.lost_bytes = count.lost_bytes.saturating_add(findings.lost_bytes.get()); // Clamp: as above.
+        }
+        if counted.shown.len() < SHOWN {
+            counted.shown.extend(shown);
+        }
+        counted.write(&Value::Object(object));
+    }
+
+    /// Completes the report, and prints the totals. The exit code tells whether all files are
+    /// verified.
+    pub(super) fn finish(self, context: &Context) -> Result<Outcome> {
+        let counted = self.counted.into_inner();
+        let totals = counted.totals();
+        if let Some(failure) = counted.failure {
+            return Err(failure).context("writing the report");
+        }
+        if let Some((mut out, path)) = counted.out {
+            write!(out, "\n],\n\"totals\": {totals}\n}}\n")
+                .and_then(|()| out.flush())
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
+        for line in &counted.shown {
+            context.warn(line);
+        }
+        if context.json() {
+            context.print_json("restore", json!({ "state": self.state, "totals": totals }))?;
+        } else {
+            let mut out = context.stdout();
+            writeln!(out, "state:       {}", self.state_text)?;
+            let units = Units::default();
+            for (verdict, count) in VERDICTS.iter().zip(&counted.counts) {
+                let lost = match verdict {
+                    Verdict::Partial => format!(", {} lost", units.text(count.lost_bytes)),
+                    _ => String::new(),
+                };
+                let name = format!("{}:", verdict.name());
+                let size = units.text(count.bytes);
+                writeln!(out, "{name:12} {} files, {size}{lost}", count.files)?;
+            }
+            out.flush()?;
+        }
+        let is_whole = counted.counts.iter().skip(1).all(|count| count.files == 0);
+        Ok(match is_whole {
+            true => Outcome::Done,
+            false => Outcome::Negative,
+        })
+    }
+}
+
+impl Counted {
+    fn totals(&self) -> Value {
+        let counts = VERDICTS.iter().zip(&self.counts);
+        let totals: Map<String, Value> = counts
+            .map(|(verdict, count)| {
+                let value = json!({
+                    "files": count.files,
+                    "bytes": count.bytes,
+                    "lost-bytes": count.lost_bytes,
+                });
+                (verdict.name().to_owned(), value)
+            })
+            .collect();
+        Value::Object(totals)
+    }
+
+    fn write(&mut self, file: &Value) {
+        let separator = if self.has_files { "," } else { "" };
+        let Some((out, _)) = &mut self.out else { return };
+        self.has_files = true;
+        if let Err(error) = write!(out, "{separator}\n{file}") {
+            self.failure.get_or_insert(error);
+        }
+    }
+}
+
+impl Review for Judging {
+    fn take(&self, entry: &WalkEntry, chunk: Chunk, findings: &mut FileFindings) -> Vec<Chunk> {
+        self.judge.take(&entry.record, chunk, findings)
+    }
+
+    fn end(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()> {
+        let mut findings = findings.clone();
+        if let Some(error) = &entry.lost {
+            findings.lose_items(error);
+        }
+        let verdict = findings.verdict();
+        let size = entry.metadata().size.get();
+        self.record(&entry.path(), verdict, size, &findings);
+        if self.verified_only && verdict != Verdict::Verified {
+            bail!("left out, because it is not verified");
+        }
+        Ok(())
+    }
+
+    fn failed(&self, path: &[u8], error: &anyhow::Error) {
+        // With `--verified-only`, `end` has recorded a file that it refuses.
+        if !self.verified_only {
+            self.lost(path, &format!("{error:#}"));
+        }
+    }
+}
