@@ -9,6 +9,7 @@
 //! - `watch`: a process that unmounts if the server cannot.
 //! - `images`: detects deleted and replaced image files of a mount.
 //! - `shown_options`: options that a remount changes.
+//! - `leaving`: the end by a signal.
 //! - `registry`: the existing servers. `listing`: the directories of their mounts.
 //! - `unmounting`: `buttress umount`.
 
@@ -19,6 +20,7 @@ mod background;
 mod closing_in;
 pub(crate) mod images;
 mod known;
+mod leaving;
 mod listing;
 mod options;
 pub(crate) mod registry;

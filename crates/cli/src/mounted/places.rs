@@ -30,6 +30,8 @@ pub struct Mounted {
     pub options: String,
     /// True if the mount is read-only.
     pub is_read_only: bool,
+    /// True if the mounted file system is read-only, and so all of its mounts.
+    pub is_file_system_read_only: bool,
     /// True if a server of this program serves the mount.
     pub is_ours: bool,
 }
@@ -89,6 +91,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     // Optional fields, a dash, the type, the source, and the options of the file system follow.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, unescaped(fields.next()?));
+    let is_file_system_read_only = fields.next().is_some_and(is_read_only);
     Some(Mounted {
         device,
         root,
@@ -96,7 +99,8 @@ fn parse(line: &[u8]) -> Option<Mounted> {
         source,
         kind: String::from_utf8_lossy(kind).into_owned(),
         options: String::from_utf8_lossy(options).into_owned(),
-        is_read_only: is_read_only(options) || fields.next().is_some_and(is_read_only),
+        is_read_only: is_read_only(options) || is_file_system_read_only,
+        is_file_system_read_only,
         is_ours: is_type_of_ours(kind),
     })
 }

@@ -8,6 +8,7 @@
 )]
 
 use buttress_oracle::skip::skips;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -178,4 +179,32 @@ fn moved_image_keeps_all_and_umount_names_it() {
     );
     let moved = moved.to_str().unwrap();
     assert_eq!(text(&sound(&["ls", moved]).stdout), "file\nlater\n");
+}
+
+/// A mount with an open file stays busy, so the server ends without an unmount.
+#[test]
+fn deletion_is_logged_when_a_signal_ends_a_busy_server() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::new();
+    let log = mount_with_log(&mounted, &[]);
+    let held = write_unsynced(&mounted.path("held"));
+    fs::remove_file(&mounted.image).unwrap();
+    let logged = || {
+        let all = fs::read_to_string(&log).unwrap();
+        let lines = all.lines().filter(|line| line.contains("was deleted while mounted"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    while logged().is_empty() {
+        std::thread::yield_now();
+    }
+    let descriptor = descriptor(&logged()[0]);
+    let process = descriptor.iter().nth(2).unwrap().to_str().unwrap();
+    let process = Pid::from_raw(process.parse().unwrap()).unwrap();
+    kill_process(process, Signal::TERM).unwrap();
+    while logged().len() < 2 {
+        std::thread::yield_now();
+    }
+    drop(held);
 }

@@ -1,8 +1,11 @@
-//! The policy for access times, which a remount can change.
+//! The policy for access times, and whether the mount is read-only: a remount can change both.
+//!
+//! For a remount, the kernel sends no request, and its own calls are then read-only. The rest is
+//! left to the server: access times and control commands.
 
 use super::MountedVolume;
 use buttress::{AccessPolicy, AccessTimes};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 const STRICT: u8 = 1;
 const NEVER: u8 = 2;
@@ -10,16 +13,23 @@ const WITHOUT_DIRECTORIES: u8 = 4;
 
 /// An [`AccessPolicy`] that can change while requests run.
 #[derive(Debug)]
-pub(super) struct Accesses(AtomicU8);
+pub(super) struct Accesses {
+    policy: AtomicU8,
+    is_read_only: AtomicBool,
+}
 
 impl Accesses {
     pub(super) fn new(policy: AccessPolicy) -> Self {
-        Self(AtomicU8::new(bits(policy)))
+        Self {
+            policy: AtomicU8::new(bits(policy)),
+            is_read_only: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn get(&self) -> AccessPolicy {
-        let bits = self.0.load(Ordering::SeqCst);
+        let bits = self.policy.load(Ordering::SeqCst);
         let times = match (bits & STRICT, bits & NEVER) {
+            _ if self.is_read_only.load(Ordering::SeqCst) => AccessTimes::Never,
             (0, 0) => AccessTimes::Relative,
             (_, 0) => AccessTimes::Strict,
             _ => AccessTimes::Never,
@@ -46,7 +56,22 @@ fn bits(policy: AccessPolicy) -> u8 {
 impl MountedVolume {
     /// Changes the policy for access times for all later requests.
     pub fn set_accesses(&self, policy: AccessPolicy) {
-        self.accesses.0.store(bits(policy), Ordering::SeqCst);
+        self.accesses.policy.store(bits(policy), Ordering::SeqCst);
+    }
+
+    /// Makes the mount read-only, or writable again. A read-only mount changes no access times, and
+    /// refuses control commands that change the volume.
+    ///
+    /// Left out: background work (cleaner, reclaim, balances, scrubs) continues, and commits of
+    /// earlier changes follow.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.accesses.is_read_only.store(is_read_only, Ordering::SeqCst);
+    }
+
+    /// Returns whether the mount became read-only after it began writable.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.accesses.is_read_only.load(Ordering::SeqCst)
     }
 }
 

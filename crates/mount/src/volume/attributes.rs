@@ -58,8 +58,6 @@ impl MountedVolume {
     fn lifetime_s(&self, metadata: &Metadata, is_dirty: bool) -> u64 {
         const LONG: u64 = 3600;
         const SHORT: u64 = 1;
-        /// A write-back of the kernel ends within this time, in seconds.
-        const SETTLES_AFTER: u64 = 90;
         // A placeholder's owner changes with its directory's owner.
         if metadata.location.placeholder().is_some() {
             return 0;
@@ -70,8 +68,7 @@ impl MountedVolume {
         if self.may_get_room(metadata) {
             return 0;
         }
-        let is_new = || self.now().seconds.abs_diff(metadata.changed.seconds) <= SETTLES_AFTER;
-        match is_dirty && is_new() {
+        match is_dirty {
             true => SHORT,
             false => LONG,
         }

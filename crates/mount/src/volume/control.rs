@@ -74,9 +74,39 @@ pub(super) const fn needs_content(command: u32) -> Option<bool> {
     }
 }
 
+/// Returns whether a command changes the volume.
+const fn changes_volume(command: u32) -> bool {
+    matches!(
+        command,
+        number::FS_IOC_SETFLAGS
+            | number::FS_IOC32_SETFLAGS
+            | number::FS_IOC_FSSETXATTR
+            | number::FITRIM
+            | number::DEFRAG
+            | number::DEFRAG_RANGE
+            | number::SUBVOL_CREATE
+            | number::SUBVOL_CREATE_V2
+            | number::SNAP_CREATE
+            | number::SNAP_CREATE_V2
+            | number::SNAP_DESTROY
+            | number::SNAP_DESTROY_V2
+            | number::SUBVOL_SETFLAGS
+            | number::DEFAULT_SUBVOL
+            | number::QUOTA_CTL
+            | number::QGROUP_ASSIGN
+            | number::QGROUP_CREATE
+            | number::QUOTA_RESCAN
+            | number::SET_FSLABEL
+    )
+}
+
 impl MountedVolume {
     pub(super) fn control_at(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         refuse_placeholder(location, Errno::NOTTY)?;
+        // The kernel's FUSE passes commands on from read-only mounts, too.
+        if self.is_read_only() && changes_volume(control.command) {
+            return Err(Errno::ROFS);
+        }
         match control.command {
             number::FS_IOC_GETFLAGS | number::FS_IOC32_GETFLAGS => {
                 let flags = self.metadata(location)?.attributes().bits();

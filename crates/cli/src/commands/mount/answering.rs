@@ -211,6 +211,15 @@ impl Served {
             Some(volume) => volume.let_removed_go(),
             None => bail!("the server has stopped"),
         }
+        // A remount to read-only runs this command to commit the changes before it.
+        let is_sync = request
+            .arguments
+            .iter()
+            .skip(1)
+            .take(2)
+            .eq(["filesystem", "sync"]);
+        let is_read_only = self.volume.upgrade().is_some_and(|volume| volume.is_read_only());
+        let writes = is_sync || !is_read_only;
         let before = SubvolumeNames::of(&self.access.view())?;
         let paths = Arc::new(request.paths);
         let received = Arc::new(received);
@@ -222,7 +231,7 @@ impl Served {
                 self.take_what_is_kept_back();
                 writer.commit()?;
             }
-            let mut place = self.place(mount_view, caller, Arc::clone(&paths))?;
+            let mut place = self.place(mount_view, caller, Arc::clone(&paths), writes)?;
             if let Some(mount) = &mut place.mount {
                 mount.received = Arc::clone(&received);
                 mount.directory.clone_from(&directory);
@@ -252,11 +261,11 @@ impl Served {
         mount_view: MountView,
         caller: NewInode,
         paths: Arc<HashMap<OsString, Vec<u8>>>,
+        writes: bool,
     ) -> Result<Place> {
         let mut live = None;
         let writing = match &self.access {
-            Access::Reading(_) => None,
-            Access::Writing(writer) => {
+            Access::Writing(writer) if writes => {
                 self.take_what_is_kept_back();
                 // The commands on a mount inspect extents, so content must not be dirty.
                 writer.writeback().write_all()?;
@@ -265,6 +274,7 @@ impl Served {
                 live = (mount_view == MountView::Live).then(|| root.as_ref().clone());
                 Some(Writing::for_somebody(root, caller))
             }
+            _ => None,
         };
         Ok(Place {
             opened: match live {

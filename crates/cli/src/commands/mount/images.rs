@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result};
-use buttress_mount::volume::Log;
+use buttress_mount::volume::{Log, MountedVolume};
 use parking_lot::Mutex;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -109,9 +109,20 @@ impl Images {
             .retain(|(other, file)| other != path && !is_it(file));
     }
 
+    /// Makes syncs and commits fail after the deletion of an image file.
+    pub(super) fn guard(images: &Arc<Self>, volume: &MountedVolume, log: &Log) {
+        let asked = Arc::clone(images);
+        volume.asks_if_doomed(Arc::new(move || asked.deleted()));
+        if let Err(error) = Self::watch(images, log) {
+            log(&format!(
+                "deletions of the image are detected only at the next sync: {error:#}"
+            ));
+        }
+    }
+
     /// Starts a thread that logs a deletion of an image file immediately. The server must call this
     /// function before it restricts its own system calls.
-    pub(super) fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
+    fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
         let watching = inotify::init(CreateFlags::CLOEXEC)?;
         for (_, file) in &*images.files.lock() {
             watch_links(&watching, file)?;

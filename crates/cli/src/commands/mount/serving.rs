@@ -20,20 +20,17 @@ use buttress::{
     AutoReclaim, AutoReclaiming, DeviceEngine, DeviceOptions, Environment, Location, Reclaimed, Timestamp,
     Uncommitted, Uuid, Volume,
 };
-use buttress_mount::fuse::{MountOptions, Notifier, Session};
-use buttress_mount::vfs::{Looks, Vfs as _};
+use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::volume::{Access, Jobs, KernelSync, Log, MountedVolume, Showing, coarse_now};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
 use serde_json::Value;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::answering::{self, RunningCommands, Served};
 use super::background;
 use super::closing_in;
 use super::images::Images;
+use super::leaving::{Leaving, OpenEntry, logged_loss};
 use super::options::MountWishes;
 use super::registry::{Entry, Known, Root};
 use super::shown_options::ShownOptions;
@@ -48,9 +45,6 @@ use crate::output::size::Units;
 use crate::output::time::Clock;
 use crate::resyncs::Resyncs;
 use crate::writing::environment;
-
-/// Time for the server to notice that it was unmounted.
-const UNMOUNTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The environment of any writer, with the requested commit interval.
 #[derive(Debug)]
@@ -270,13 +264,6 @@ fn device_of(image: &Path, directory: &Path) -> Result<String> {
     Ok(mount.device.clone())
 }
 
-/// Logs the loss at the end, and returns it with its cause.
-fn logged_loss(error: buttress::unstable::fs::Error, log: &Log) -> anyhow::Error {
-    let lost = lost_with(&error);
-    log(&format!("{lost}: {error}"));
-    anyhow::Error::new(error).context(lost)
-}
-
 /// Returns the volume as the mount shows it.
 fn mounted_volume(access: Access, root: Location, wishes: &MountWishes, log: &Log) -> Arc<MountedVolume> {
     let showing = Showing {
@@ -320,6 +307,7 @@ pub(super) fn serve(
     let images = Arc::new(Images::open(context, &image, directory)?);
     let root_of_mount = shown_root(context, root, wishes, device.clone(), images.record());
     let entry = Entry::make(&image, directory, wishes.write, &root_of_mount)?;
+    let entry: OpenEntry = Arc::new(Mutex::new(Some(entry)));
     let resyncs = Arc::new(Resyncs::new(Arc::clone(&log)));
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log), Arc::clone(&resyncs)));
     let balances = Arc::new(Balances::new(Arc::clone(&log)));
@@ -341,7 +329,7 @@ pub(super) fn serve(
         shown_options: ShownOptions::follow(device.clone(), &volume)?,
     };
     answering::start(answering::listen()?, served)?;
-    watch_images(&images, &volume, &log);
+    Images::guard(&images, &volume, &log);
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     use_watch(&volume, &watch);
     let jobs = Arc::clone(volume.jobs());
@@ -356,7 +344,15 @@ pub(super) fn serve(
     );
     volume.ends_after(Arc::new(stop));
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
-    leave_on_signals(&volume, &watch, session.notifier()?, end)?;
+    let leaving = Leaving {
+        volume: Arc::downgrade(&volume),
+        watch: Arc::clone(&watch),
+        notifier: session.notifier()?,
+        images: Arc::clone(&images),
+        entry: Arc::clone(&entry),
+        log: Arc::clone(&log),
+    };
+    leaving.on_signals(end)?;
     // This block consumes the writer, so that nothing here keeps the volume open.
     if let Some(writer) = writer {
         resyncs.start(&writer);
@@ -381,7 +377,9 @@ pub(super) fn serve(
     drop(volume);
     let result = left
         .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel failed")));
-    entry.end(&result);
+    if let Some(entry) = entry.lock().take() {
+        entry.end(&result);
+    }
     drop(watch.lock().take());
     result?;
     match doomed {
@@ -478,25 +476,6 @@ fn stop_of_writers(
     }
 }
 
-/// Makes syncs and commits fail after the deletion of an image file.
-fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
-    let asked = Arc::clone(images);
-    volume.asks_if_doomed(Arc::new(move || asked.deleted()));
-    if let Err(error) = Images::watch(images, log) {
-        log(&format!(
-            "deletions of the image are detected only at the next sync: {error:#}"
-        ));
-    }
-}
-
-/// If the last commit fails with this error, returns the part of a message that names the loss.
-fn lost_with(error: &buttress::unstable::fs::Error) -> &'static str {
-    match error.out_of_host_space() {
-        Some(_) => "data without space on the host is lost; everything else was committed",
-        None => "the last commit failed; changes since the commit before are lost",
-    }
-}
-
 /// Restricts the server's system calls, as far as the system allows it.
 fn close_in(context: &Context, session: &Session, log: &Log) {
     let has_rings = session.has_rings() || context.device_options().engine == DeviceEngine::IoUring;
@@ -513,39 +492,4 @@ fn advice(wishes: &MountWishes) -> Advice {
     } else {
         "a mount needs /dev/fuse and, for users other than root, fusermount3 (package fuse3)"
     })
-}
-
-/// After a signal, unmounts. If the mount is busy, the server commits and ends anyway.
-fn leave_on_signals(
-    volume: &Arc<MountedVolume>,
-    watch: &Arc<Mutex<Option<Watch>>>,
-    notifier: Notifier,
-    end: Receiver<()>,
-) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    // A process that waits for the end of the server expects the image to be free then.
-    let (volume, watch) = (Arc::downgrade(volume), Arc::clone(watch));
-    std::thread::Builder::new()
-        .name("buttress-signals".to_owned())
-        .spawn(move || {
-            let Some(_) = signals.forever().next() else {
-                return;
-            };
-            // A mount is busy while a long call runs in it.
-            volume.upgrade().inspect(|volume| volume.cancel_jobs());
-            let taken = watch.lock().take();
-            if let Some(mut watch) = taken {
-                watch.unmount();
-            }
-            if end.recv_timeout(UNMOUNTED_WITHIN) == Err(RecvTimeoutError::Disconnected) {
-                return;
-            }
-            // If the mount is busy, the server would keep running.
-            let failed = volume.upgrade().is_some_and(|volume| {
-                notifier.forget(&volume.kept_back(Looks::All).content);
-                volume.leave().is_err()
-            });
-            std::process::exit(i32::from(failed));
-        })?;
-    Ok(())
 }

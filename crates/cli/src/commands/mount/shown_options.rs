@@ -21,12 +21,15 @@ use crate::mounted::places;
 
 const TABLE: &str = "/proc/self/mountinfo";
 
+/// The options of a mount, and whether its file system is read-only.
+type Options = (String, bool);
+
 /// The options of the oldest mount of a device.
 pub(super) struct ShownOptions {
     device: String,
     volume: Weak<MountedVolume>,
     /// The table, and the options at its last reading. Leaf lock.
-    shown: Mutex<(File, String)>,
+    shown: Mutex<(File, Options)>,
 }
 
 impl ShownOptions {
@@ -76,17 +79,19 @@ impl ShownOptions {
             return;
         }
         if let Some(volume) = self.volume.upgrade() {
-            volume.set_accesses(access_times::of_table(&options));
+            let (of_mount, is_read_only) = &options;
+            volume.set_accesses(access_times::of_table(of_mount));
+            volume.set_read_only(*is_read_only);
         }
         *last = options;
     }
 }
 
-fn options_of(table: &mut File, device: &str) -> Result<Option<String>> {
+fn options_of(table: &mut File, device: &str) -> Result<Option<Options>> {
     let mut text = Vec::new();
     table.rewind()?;
     table.read_to_end(&mut text)?;
     let mounts = places::of_text(&text);
     let oldest = mounts.into_iter().find(|mount| mount.device == device);
-    Ok(oldest.map(|mount| mount.options))
+    Ok(oldest.map(|mount| (mount.options, mount.is_file_system_read_only)))
 }

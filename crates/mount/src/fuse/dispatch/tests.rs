@@ -1,13 +1,21 @@
 //! Requests as the kernel sends them, to a server of a volume in an image. A copy of the image,
 //! taken after an answer, is the volume after a crash at that moment.
-#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "tests state what must hold"
+)]
+
+mod commands;
+mod partly;
 
 use super::*;
 use crate::vfs::{HandleId, NewNode, OpenMode};
 use crate::volume::{Access, MountedVolume, Showing};
 use buttress::unstable::writer::WritableFilesystem;
 use buttress::unstable::writer_of;
-use buttress::{Device, DeviceOptions, FileAttributes, Location, Volume};
+use buttress::{Device, DeviceOptions, FileAttributes, FileKind, Location, Volume};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -171,4 +179,27 @@ fn changes_of_a_call_that_panicked_are_never_committed() {
     let root = Volume::open(&copy).unwrap().default_subvolume().unwrap();
     root.read("new").unwrap_err();
     root.read("file").unwrap();
+}
+
+/// `RENAME_NOREPLACE | RENAME_WHITEOUT` of `renameat2(2)`.
+#[test]
+fn rename_to_a_free_name_can_leave_a_whiteout() {
+    let served = Served::new();
+    served.file("one", 1, WRITE);
+    served.file("two", 1, WRITE);
+    let rename = |to: &str| {
+        let mut body = Output::default();
+        body.u64(ROOT)
+            .u32(5)
+            .u32(0)
+            .bytes(format!("one\0{to}\0").as_bytes());
+        served.ask(operation::RENAME2, ROOT, &body.body).0
+    };
+    assert_eq!(rename("two"), libc::EEXIST);
+    assert_eq!(rename("three"), 0);
+    let root = served.mounted.root();
+    let whiteout = served.mounted.lookup(root, b"one").unwrap();
+    assert_eq!(whiteout.metadata.kind, FileKind::CharacterDevice);
+    let moved = served.mounted.lookup(root, b"three").unwrap();
+    assert_eq!(moved.metadata.kind, FileKind::Regular);
 }

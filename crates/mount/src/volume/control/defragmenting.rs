@@ -10,7 +10,7 @@
 use super::super::MountedVolume;
 use super::arguments::Fields;
 use super::rights::{require_owner, require_privileged};
-use crate::vfs::{Answered, Control, Errno, Result};
+use crate::vfs::{Answered, Control, Errno, Result, Stale};
 use buttress::{
     ByteCount, Compression, CompressionMethod, DefragmentCompression, DefragmentOptions, FileKind,
     FileOffset, Location,
@@ -61,7 +61,12 @@ impl MountedVolume {
         let _job = self.begin_job(control)?;
         let done = writer.defragment(location, options, control.progress);
         done.map_err(|error| self.failed(&error))?;
-        Ok(Answered::default())
+        // The file's space changed, and the kernel may have its attributes cached.
+        let node = self.numbers.of(location)?;
+        Ok(Answered {
+            stale: vec![Stale::Attributes(node)],
+            ..Answered::default()
+        })
     }
 }
 
