@@ -193,7 +193,9 @@ fn deletion_is_logged_when_a_signal_ends_a_busy_server() {
     fs::remove_file(&mounted.image).unwrap();
     let logged = || {
         let all = fs::read_to_string(&log).unwrap();
-        let lines = all.lines().filter(|line| line.contains("was deleted while mounted"));
+        let lines = all
+            .lines()
+            .filter(|line| line.contains("was deleted while mounted"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     while logged().is_empty() {
