@@ -102,7 +102,7 @@ pub struct Showing {
     pub uid: Option<u32>,
     /// Group id that all files show.
     pub gid: Option<u32>,
-    /// Policy for access times, until [`MountedVolume::set_accesses`] changes it.
+    /// Policy for access times, until [`MountedVolume::set_remounted`] changes it.
     pub accesses: AccessPolicy,
 }
 

@@ -54,17 +54,14 @@ fn bits(policy: AccessPolicy) -> u8 {
 }
 
 impl MountedVolume {
-    /// Changes the policy for access times for all later requests.
-    pub fn set_accesses(&self, policy: AccessPolicy) {
-        self.accesses.policy.store(bits(policy), Ordering::SeqCst);
-    }
-
-    /// Makes the mount read-only, or writable again. A read-only mount changes no access times, and
-    /// refuses control commands that change the volume.
+    /// Changes the policy for access times for all later requests, and whether the mount is
+    /// read-only. A read-only mount changes no access times, and refuses control commands that
+    /// change the volume.
     ///
     /// Left out: background work (cleaner, reclaim, balances, scrubs) continues, and commits of
     /// earlier changes follow.
-    pub fn set_read_only(&self, is_read_only: bool) {
+    pub fn set_remounted(&self, policy: AccessPolicy, is_read_only: bool) {
+        self.accesses.policy.store(bits(policy), Ordering::SeqCst);
         self.accesses.is_read_only.store(is_read_only, Ordering::SeqCst);
     }
 

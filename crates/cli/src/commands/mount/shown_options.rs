@@ -80,8 +80,7 @@ impl ShownOptions {
         }
         if let Some(volume) = self.volume.upgrade() {
             let (of_mount, is_read_only) = &options;
-            volume.set_accesses(access_times::of_table(of_mount));
-            volume.set_read_only(*is_read_only);
+            volume.set_remounted(access_times::of_table(of_mount), *is_read_only);
         }
         *last = options;
     }

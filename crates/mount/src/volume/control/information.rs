@@ -240,7 +240,8 @@ impl MountedVolume {
             Vec::new()
         } else {
             require_privileged(control.caller)?;
-            self.path_in(
+            path_in(
+                self,
                 &self.access.view(),
                 Location::new(subvolume, inode),
                 InodeNumber::ROOT_DIRECTORY,
@@ -272,7 +273,7 @@ impl MountedVolume {
         let from = Location::new(location.subvolume, directory);
         let path = match directory == location.inode {
             true => Vec::new(),
-            false => self.path_in(&view, from, location.inode, control.caller)?,
+            false => path_in(self, &view, from, location.inode, control.caller)?,
         };
         let mut answer = Answer::default();
         answer
@@ -282,35 +283,41 @@ impl MountedVolume {
             .field(&path, LOOKUP_PATH_BYTES.saturating_sub(NAME_FIELD_BYTES));
         Ok(answer.0.into())
     }
+}
 
-    /// Returns the path of an inode below a directory of its subvolume, with a slash after each
-    /// name. Callers without the rights of root must have access to each directory of the path.
-    fn path_in(&self, view: &Filesystem, of: Location, top: InodeNumber, caller: Caller) -> Result<Vec<u8>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut at = of;
-        while at.inode != top {
-            if names.len() >= DEPTH_MAX {
-                return Err(Errno(libc::EUCLEAN));
-            }
-            if !is_privileged(caller) {
-                require_listing(self, caller, at)?;
-            }
-            let record = view.inode_record(at);
-            let record = record.map_err(|_| Errno::NOENT)?;
-            let link = record.links.first().ok_or(Errno::NOENT)?;
-            names.push(link.name.clone());
-            at = Location::new(at.subvolume, link.directory);
-            if at.inode == InodeNumber::ROOT_DIRECTORY && top != at.inode {
-                return Err(Errno::ACCES);
-            }
+/// Returns the path of an inode below a directory of its subvolume, with a slash after each
+/// name. Callers without the rights of root must have access to each directory of the path.
+fn path_in(
+    volume: &MountedVolume,
+    view: &Filesystem,
+    of: Location,
+    top: InodeNumber,
+    caller: Caller,
+) -> Result<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut at = of;
+    while at.inode != top {
+        if names.len() >= DEPTH_MAX {
+            return Err(Errno(libc::EUCLEAN));
         }
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.extend_from_slice(name);
-            path.push(b'/');
+        if !is_privileged(caller) {
+            require_listing(volume, caller, at)?;
         }
-        Ok(path)
+        let record = view.inode_record(at);
+        let record = record.map_err(|_| Errno::NOENT)?;
+        let link = record.links.first().ok_or(Errno::NOENT)?;
+        names.push(link.name.clone());
+        at = Location::new(at.subvolume, link.directory);
+        if at.inode == InodeNumber::ROOT_DIRECTORY && top != at.inode {
+            return Err(Errno::ACCES);
+        }
     }
+    let mut path = Vec::new();
+    for name in names.iter().rev() {
+        path.extend_from_slice(name);
+        path.push(b'/');
+    }
+    Ok(path)
 }
 
 fn put_time(answer: &mut Answer, time: Timestamp) {

@@ -5,9 +5,10 @@ use crate::fuse::dispatch::Server;
 use crate::fuse::notify::{Later, Notifier, Then, forget_first};
 use crate::fuse::wire::{IN_HEADER, Output, operation};
 use crate::vfs::{
-    Answered, Caller, Control, Errno, HandleId, NewKind, NodeId, Opened, ReadHow, Result, Vfs as _,
+    Answered, Caller, Changes, Control, Errno, HandleId, NewKind, NodeId, Opened, ReadHow, Result, Stale,
+    Vfs as _,
 };
-use buttress::{AccessPolicy, AccessTimes, Progress};
+use buttress::{AccessPolicy, AccessTimes, Progress, Timestamp};
 use std::io::{PipeReader, pipe};
 use std::sync::Arc;
 
@@ -54,10 +55,13 @@ impl Served {
 #[test]
 fn read_only_remount_stops_access_times_and_commands() {
     let served = Served::new();
-    served.mounted.set_accesses(AccessPolicy {
-        times: AccessTimes::Strict,
-        without_directories: false,
-    });
+    let remount = |is_read_only| {
+        let policy = AccessPolicy {
+            times: AccessTimes::Strict,
+            without_directories: false,
+        };
+        served.mounted.set_remounted(policy, is_read_only);
+    };
     let (_, node, handle) = served.file("file", 1, WRITE);
     let root = served.mounted.root();
     let read = |handle: HandleId| {
@@ -73,7 +77,7 @@ fn read_only_remount_stops_access_times_and_commands() {
         served.mounted.list(Opened::Node(root), 0, 10).unwrap();
     };
     let accessed = || [node, root].map(|node| served.mounted.attributes(node).unwrap().metadata.accessed);
-    served.mounted.set_read_only(true);
+    remount(true);
     let before = accessed();
     read(handle);
     assert_eq!(accessed(), before);
@@ -81,7 +85,7 @@ fn read_only_remount_stops_access_times_and_commands() {
     assert_eq!(create("subvolume").unwrap_err(), Errno::ROFS);
     served.command(root, GET_FSLABEL, &[], ROOT).unwrap();
     served.command(root, SYNC, &[], ROOT).unwrap();
-    served.mounted.set_read_only(false);
+    remount(false);
     create("subvolume").unwrap();
     read(handle);
     assert_ne!(accessed(), before);
@@ -154,17 +158,36 @@ fn notify(server: &Server, messages: Vec<Later>, until: impl FnOnce()) -> PipeRe
 fn long_command_does_not_block_later_answers() {
     let served = Served::new();
     let (go_on, waits) = crossbeam_channel::bounded(1);
-    let (told, tells) = crossbeam_channel::bounded::<()>(1);
+    let (told, tells) = crossbeam_channel::bounded(1);
     served.mounted.peeks_by(Arc::new(move |_, _| {
         let limit = core::time::Duration::from_secs(20);
-        waits.recv_timeout(limit).unwrap();
-        told.send(()).unwrap();
+        told.send(waits.recv_timeout(limit).is_ok()).unwrap();
         Some(2)
     }));
     let messages = vec![
         Later::after(Vec::new(), Then::Respond(request_for(SHUTDOWN))),
         Later::after(Vec::new(), Then::GoOn(go_on)),
     ];
-    drop(notify(&served.server, messages, || tells.recv().unwrap()));
+    drop(notify(&served.server, messages, || {
+        assert!(tells.recv().unwrap(), "the message waited for the command");
+    }));
     assert!(served.mounted.is_down());
+}
+
+/// FUSE invalidates no attributes after a command.
+#[test]
+fn defragmentation_makes_the_kernel_drop_the_space_of_the_file() {
+    const DEFRAG: u32 = 0x5000_9402;
+    let served = Served::new();
+    let (_, node, handle) = served.file("file", 1, WRITE);
+    let answered = served.command(node, DEFRAG, &[0; 4096], ROOT).unwrap();
+    assert_eq!(answered.stale, [Stale::Attributes(node)]);
+    // A commit may come late, and changes the space of a file with dirty content.
+    served.mounted.write(handle, 0, &[2; 4096], false, false).unwrap();
+    let long_ago = Changes {
+        changed: Some(Timestamp::default()),
+        ..Changes::default()
+    };
+    let shown = served.mounted.change(node, &long_ago).unwrap();
+    assert_eq!(shown.lasts_s, 1);
 }
