@@ -13,7 +13,7 @@ mod quotas;
 #[cfg(feature = "repair")]
 pub(crate) mod repairing;
 #[cfg(feature = "salvage")]
-mod salvaging;
+pub(crate) mod salvaging;
 #[cfg(feature = "scrub")]
 mod scrubbing;
 #[cfg(feature = "write")]
