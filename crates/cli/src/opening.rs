@@ -115,6 +115,16 @@ impl Context {
     }
 }
 
+/// Returns the rescue options of the global flags.
+pub(crate) fn rescue_of(globals: &Globals) -> Rescue {
+    Rescue {
+        use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
+        ignore_bad_roots: globals.rescues(RescueOption::IgnoreBadRoots),
+        ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
+        no_log_replay: globals.rescues(RescueOption::NoLogReplay),
+    }
+}
+
 /// Opens the volume on devices, and prints notices about it.
 fn open_on(
     context: &Context,
@@ -286,7 +296,7 @@ impl Context {
         let options = Volume::options()
             .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
             .degraded(globals.degraded)
-            .rescue(globals.rescue());
+            .rescue(rescue_of(globals));
         match globals.generation {
             Some(generation) => options.generation(Generation::new(generation)),
             None => options,

@@ -1,48 +1,13 @@
-//! The older states of a volume.
+//! Calls for salvaging files: older states of a volume, and how far it can be read.
 
 use super::Volume;
 use crate::error::Result;
 use buttress_device::Device;
 use buttress_format::{Key, Logical, SubvolumeId};
 use buttress_fs::{Location, Progress};
-use buttress_salvage::survey::{first_directory, is_usable, tree_roots};
-use buttress_salvage::{BlockIndex, Judge, State, View, states};
+use buttress_salvage::{BlockIndex, Judge, State, View, states, survey};
 
 impl Volume {
-    /// Returns a judge, which tells how far content that was read from this volume can be trusted.
-    #[must_use]
-    pub fn judge(&self) -> Judge {
-        Judge::new(&self.view())
-    }
-
-    /// Returns whether all blocks of the root tree and the root block of each subvolume can be read.
-    ///
-    /// # Errors
-    /// Fails if `progress` was cancelled.
-    pub fn has_all_subvolumes(&self, progress: &Progress) -> Result<bool> {
-        Ok(is_usable(&self.view(), progress)?)
-    }
-
-    /// Returns the keys of all root items with the address and level of each root, as far as the root
-    /// tree can be read.
-    ///
-    /// # Errors
-    /// Fails if `progress` was cancelled.
-    pub fn tree_roots(&self, progress: &Progress) -> Result<Vec<(Key, Logical, u8)>> {
-        let roots = tree_roots(&self.view(), progress)?.into_iter();
-        Ok(roots.map(|(key, item)| (key, item.logical, item.level)).collect())
-    }
-
-    /// Returns the first directory with entries in the tree of a subvolume, if one can be read. This
-    /// finds files even if the root directory is lost.
-    ///
-    /// # Errors
-    /// Fails if the subvolume's tree cannot be found.
-    pub fn first_directory(&self, id: SubvolumeId) -> Result<Option<Location>> {
-        let found = first_directory(&self.view(), id)?;
-        Ok(found.map(|inode| Location::new(id, inode)))
-    }
-
     /// Returns the states whose roots are known, the newest first: those that superblocks name, and
     /// with an index of a scan those that the scan found. Blocks of an older state may be overwritten
     /// already. [`VolumeOptions::generation`](crate::VolumeOptions::generation) opens a state.
@@ -67,8 +32,42 @@ impl Volume {
     }
 }
 
-/// Returns an opened state as a volume.
+/// Returns a state that was opened, as a volume.
 #[must_use]
 pub fn volume_of(view: View) -> Volume {
     Volume::over(view.filesystem)
+}
+
+/// Returns a judge, which tells how far content that was read from a volume can be trusted.
+#[must_use]
+pub fn judge_of(volume: &Volume) -> Judge {
+    Judge::new(&volume.view())
+}
+
+/// Returns whether all blocks of the root tree and the root block of each subvolume can be read.
+///
+/// # Errors
+/// Fails if `progress` was cancelled.
+pub fn is_usable(volume: &Volume, progress: &Progress) -> Result<bool> {
+    Ok(survey::is_usable(&volume.view(), progress)?)
+}
+
+/// Returns the keys of all root items with the address and level of each root, as far as the root
+/// tree can be read.
+///
+/// # Errors
+/// Fails if `progress` was cancelled.
+pub fn tree_roots(volume: &Volume, progress: &Progress) -> Result<Vec<(Key, Logical, u8)>> {
+    let roots = survey::tree_roots(&volume.view(), progress)?.into_iter();
+    Ok(roots.map(|(key, item)| (key, item.logical, item.level)).collect())
+}
+
+/// Returns the first directory with entries in the tree of a subvolume, if one can be read. This
+/// finds files even if the root directory is lost.
+///
+/// # Errors
+/// Fails if the subvolume's tree cannot be found.
+pub fn first_directory(volume: &Volume, id: SubvolumeId) -> Result<Option<Location>> {
+    let found = survey::first_directory(&volume.view(), id)?;
+    Ok(found.map(|inode| Location::new(id, inode)))
 }

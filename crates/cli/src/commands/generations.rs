@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, example};
+use crate::opening::rescue_of;
 use crate::opening::states::{identity_of, index_of};
 use crate::output::terminal::Stdout;
 use crate::output::time::Clock;
@@ -77,7 +78,7 @@ impl Subcommand for Generations {
         let options = ViewOptions {
             // Clamp: without the option, the default budget counts.
             cache: ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)),
-            rescue: context.globals().rescue(),
+            rescue: rescue_of(globals),
             degraded: globals.degraded,
             index,
         };

@@ -17,7 +17,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use buttress::salvage::{FileFindings, Judge, Origin, Verdict};
+use buttress::salvage::{FileFindings, Judge, Origin, Verdict, judge_of};
 use buttress::{Chunk, WalkEntry};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -109,7 +109,7 @@ impl Judging {
             })
             .transpose()?;
         Ok(Self {
-            judge: chosen.volume.judge(),
+            judge: judge_of(&chosen.volume),
             generation,
             state,
             state_text: format!("generation {generation} ({origin}){newer}"),

@@ -16,13 +16,14 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use buttress::salvage::{
     BlockIndex, Identity, Origin, SUPERBLOCK_OFFSETS, State, Surveyor, ViewOptions, identify,
-    identify_by_blocks, open_state, states, volume_of,
+    identify_by_blocks, is_usable, open_state, states, volume_of,
 };
 use buttress::{ByteCount, Device, Progress, Volume};
 
 use crate::commands::rescue::scan::scan_into;
 use crate::context::Context;
 use crate::globals::DEFAULT_CACHE_BYTES;
+use crate::opening::rescue_of;
 use crate::opening::states::index_of;
 
 /// The state that the user asked for.
@@ -119,7 +120,7 @@ fn last_commit(context: &Context, devices: &[Device], progress: &Progress) -> Re
     let Ok(volume) = options.open_devices(devices.to_vec()) else {
         return Ok(None);
     };
-    if !volume.has_all_subvolumes(progress)? {
+    if !is_usable(&volume, progress)? {
         return Ok(None);
     }
     for notice in volume.notices() {
@@ -182,7 +183,7 @@ impl Choice<'_> {
         let cache = self.context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
         ViewOptions {
             cache: ByteCount::new(cache),
-            rescue: self.context.globals().rescue(),
+            rescue: rescue_of(self.context.globals()),
             degraded: true,
             index: index.cloned(),
         }
@@ -218,13 +219,13 @@ impl Choice<'_> {
             match open_state(self.devices, identity, &state, &options) {
                 Ok(view) => {
                     let volume = volume_of(view);
-                    let is_usable = volume.has_all_subvolumes(self.progress)?;
-                    if is_usable || self.wanted.is_named() {
+                    let usable = is_usable(&volume, self.progress)?;
+                    if usable || self.wanted.is_named() {
                         return Ok(Some(Chosen {
                             volume,
                             state: Some(state),
                             newest,
-                            is_damaged: !is_usable,
+                            is_damaged: !usable,
                         }));
                     }
                 }
