@@ -319,8 +319,6 @@ pub mod salvage {
         Scanned, State, Survey, Surveyor, Verdict, View, ViewOptions, find_roots, identify,
         identify_by_blocks, scan::ScanSink, scan::scan, states, view::open as open_state,
     };
-
-    pub use crate::volume::salvaging::volume_of;
 }
 
 /// Jobs over every copy of a volume: scrubs, resynchronisation of devices that missed commits,
