@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use buttress::{
     ByteCount, Device, DeviceEngine, DeviceOffset, DeviceOptions, Follow, Generation, Location, Notice,
-    Subvolume, SubvolumeId, Volume, VolumeOptions,
+    Rescue, Subvolume, SubvolumeId, Volume, VolumeOptions,
 };
 
 use crate::context::Context;
 use crate::exit::Advice;
-use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset};
+use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset, Rescue as RescueOption};
 use crate::identity::Identity;
 use crate::mounted::places::{self, Mounted};
 use crate::sources::Role;
