@@ -14,9 +14,12 @@
 //! bit stays, because it removes rights. Permission bits and ACLs are kept, as in cp: the image
 //! could grant the same rights to every user.
 //!
-//! With [`Preserve::All`](super::Preserve::All) a privileged user gets everything in the volume, including set-user-id
-//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`](super::Preserve::Nothing), the
+//! With [`Preserve::All`] a privileged user gets everything in the volume, including set-user-id
+//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`], the
 //! extractor creates no set-user-id files, no device nodes and no extended attributes.
+//!
+//! [`Preserve::All`]: super::Preserve::All
+//! [`Preserve::Nothing`]: super::Preserve::Nothing
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
