@@ -113,7 +113,7 @@ const fn never(part: Part, code: &'static str, reason: &'static str) -> Row {
 }
 
 const GEOMETRY: &str = "this version does not rebuild the chunk tree";
-const BLOCKS: &str = "this version rebuilds only the trees that account for space; `buttress cp -r --rescue all` copies the readable files out";
+const BLOCKS: &str = "this version rebuilds only the trees of extents, block groups, free space, devices and checksums; `buttress cp -r --rescue all` copies the readable files out";
 const LOG: &str =
     "`buttress rescue zero-log` deletes the log, with the changes that were synced since the last commit";
 const SCRUB: &str = "`buttress scrub start -B` repairs a copy from another copy";

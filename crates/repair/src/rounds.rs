@@ -8,7 +8,10 @@
 //! 3. The guard compares the last state with the first.
 //!
 //! A rebuild of the trees that account for space comes before the first round, if a finding needs it
-//! (`space`). The rounds then begin with its result.
+//! (`space`). The rounds then begin with its result. They allocate no block that a rebuild replaced,
+//! so the overlay of a repair never changes a block of the volume's first state.
+//!
+//! A superblock of another state needs consent before any write, because each commit overwrites it.
 //!
 //! A repair writes to the devices that it gets. It cannot undo a commit: callers give overlays, and
 //! discard an overlay whose outcome is not [`Kept::Better`].
@@ -47,6 +50,15 @@ impl CommitStages for NoData {
     fn write_back_in_background(self: Arc<Self>, _: &Engine) -> Result<()> {
         Ok(())
     }
+}
+
+/// The volume and the limits of a repair.
+struct Job<'a> {
+    devices: &'a [Device],
+    options: &'a Options,
+    progress: &'a Progress,
+    /// The addresses of blocks that a rebuild replaced.
+    held: &'a [u64],
 }
 
 /// A repair in progress.
@@ -88,32 +100,60 @@ pub fn run(
         lost: Vec::new(),
         kept: Kept::Unchanged,
     };
+    let mut answers = BTreeMap::new();
+    let refuses = |step: &mut Step| {
+        let is_of_superblocks = step.edit == Edit::Superblocks && !options.allows(step);
+        is_of_superblocks && !*answers.entry(step.edit.clone()).or_insert_with(|| ask(step))
+    };
+    outcome.refused.extend(plan.steps.extract_if(.., refuses));
+    if !outcome.refused.is_empty() {
+        // Each commit would write these superblocks.
+        outcome.left = plan.left;
+        let rest = plan.steps.into_iter();
+        outcome
+            .left
+            .extend(rest.flat_map(|step| left(step, SUPERBLOCKS_FIRST)));
+        return Ok(outcome);
+    }
+    let mut held = Vec::new();
     loop {
         let rebuilds = plan.steps.extract_if(.., |step| step.edit.is_rebuild());
         let rebuilds: Vec<Step> = rebuilds.collect();
         if rebuilds.is_empty() {
             break;
         }
-        plan = space::rebuild(devices, rebuilds, options, progress, &mut outcome)?;
+        plan = space::rebuild(devices, rebuilds, options, progress, &mut held, &mut outcome)?;
     }
     if !plan.steps.is_empty() {
-        plan = edit_in_rounds(devices, plan, options, ask, progress, &mut outcome)?;
+        let job = Job {
+            devices,
+            options,
+            progress,
+            held: &held,
+        };
+        plan = edit_in_rounds(&job, plan, answers, ask, &mut outcome)?;
     }
     outcome.left = plan.left;
-    outcome.left.extend(plan.steps.into_iter().flat_map(unfinished));
+    let rest = plan.steps.into_iter();
+    outcome.left.extend(rest.flat_map(|step| left(step, UNFINISHED)));
     outcome.kept = verdict(before, &outcome);
     Ok(outcome)
 }
 
 /// Edits the volume in rounds. Returns the plan for the findings that are left.
 fn edit_in_rounds(
-    devices: &[Device],
+    job: &Job<'_>,
     mut plan: Plan,
-    options: &Options,
+    answers: BTreeMap<Edit, bool>,
     ask: &mut dyn FnMut(&Step) -> bool,
-    progress: &Progress,
     outcome: &mut Outcome,
 ) -> Result<Plan> {
+    let Job {
+        devices,
+        options,
+        progress,
+        held,
+    } = *job;
     let filesystem = OpenOptions::new(devices.to_vec()).cache(options.cache).open()?;
     let opening = Engine::open(filesystem, WriteOptions::default(), Arc::new(NoData))?;
     if opening.log.is_some() {
@@ -123,12 +163,13 @@ fn edit_in_rounds(
         }
         .into());
     }
+    ItemEdits::of(&opening.engine).keep_blocks(held)?;
     let mut rounds = Rounds {
         devices,
         options,
         progress,
         engine: opening.end(),
-        answers: BTreeMap::new(),
+        answers,
         announced: BTreeSet::new(),
         named: crate::plan::named(&outcome.after),
         done: core::mem::take(&mut outcome.done),
@@ -169,15 +210,21 @@ fn unchanged(before: &Report, plan: Plan) -> Outcome {
     }
 }
 
-/// Returns the findings of a step that a last round left.
-fn unfinished(step: Step) -> Vec<Left> {
+/// The reason of findings whose step did not run, or did not help.
+const UNFINISHED: &str = "the repair ended before this step, or the step did not help";
+
+/// The reason of findings beside a superblock that no commit may overwrite.
+const SUPERBLOCKS_FIRST: &str = "a commit would overwrite the other state that a superblock names: `--yes-to superblock-differs` allows it";
+
+/// Returns the findings of a step that did not run, for a reason.
+fn left(step: Step, reason: &str) -> Vec<Left> {
     let code = step.codes.first().copied();
     let findings = step.findings.into_iter();
     let left = findings.filter_map(|finding| {
         Some(Left {
             code: code?,
             finding,
-            reason: "the repair ended before this step, or the step did not help".to_owned(),
+            reason: reason.to_owned(),
         })
     });
     left.collect()

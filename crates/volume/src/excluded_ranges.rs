@@ -81,7 +81,8 @@ fn reserved_of_devices() -> impl Iterator<Item = Range<u64>> {
 
 /// Returns the ranges merged and without empty ranges, up to `end`. Several stripes can cover the
 /// same addresses.
-fn merged(mut ranges: Vec<Range<u64>>, end: u64) -> Vec<Range<u64>> {
+#[must_use]
+pub fn merged(mut ranges: Vec<Range<u64>>, end: u64) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();

@@ -1,7 +1,7 @@
 //! Counting and packing the rebuilt trees.
 
 use super::description::{Description, Guess, NewRoot, Sink};
-use super::errors::{failed, of_caller};
+use super::errors::{failed, of_caller, refused};
 use buttress_exact::{Defect, Exact as _, u64_of};
 use buttress_format::{ByteCount, Key, Logical, TreeBlock, TreeId};
 use buttress_fs::{Error, Result};
@@ -131,7 +131,7 @@ pub(super) fn settle(
             metadata.skip();
         }
     }
-    Err(Defect::new("the rebuilt trees do not settle").into())
+    Err(refused("the blocks of the rebuilt trees do not settle"))
 }
 
 /// The blocks of one tree, on their way to the volume.

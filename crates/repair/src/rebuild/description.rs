@@ -6,11 +6,12 @@
 //! the next guess, until both are equal.
 
 use super::checksums::OldSums;
-use super::devices::Items;
 use super::errors::refused;
-use super::extents::{Content, Coverage, Extent, Extents, Form};
+use super::extents::{Content, Coverage, Doubt, Extent, Extents, Form};
 use super::free_space;
+use super::lengths::Lengths;
 use super::places::Group;
+use super::roots::FORSAKEN;
 use super::survey::Survey;
 use buttress_exact::{Defect, Exact as _, u64_of};
 use buttress_format::{ByteCount, Generation, InlineReference, ItemType, Key, Logical, RootItem, TreeId};
@@ -20,6 +21,9 @@ use buttress_tree::ReadAhead;
 use core::iter::Peekable;
 use core::ops::Range;
 use std::collections::BTreeMap;
+
+/// Items in the order of their keys.
+pub(super) type Items = Vec<(Key, Vec<u8>)>;
 
 /// The receiver of items.
 pub(super) trait Sink {
@@ -77,20 +81,25 @@ struct NewBlocks<'a> {
 
 impl Description<'_> {
     /// Counts the used bytes of all block groups, and checks that each extent has a place of its
-    /// own. Returns whether chunks must get another type, which is that of all their extents.
-    pub(super) fn measure(&mut self) -> Result<bool> {
+    /// own, and a length without doubt. Returns whether chunks must get another type, which is that
+    /// of all their extents. Unless `gives_up`, no extent of a subvolume without a root item may
+    /// become free.
+    pub(super) fn measure(&mut self, gives_up: bool) -> Result<bool> {
         let mut changes_types = false;
+        let mut lengths = Lengths::new(self.filesystem);
         let mut groups = self.groups.clone();
         let mut counts = vec![Counts::default(); groups.len()];
-        self.walk(&Guess::default(), &[], &mut |event| {
-            if let Event::Extent(number, extent) = event
-                && let Some(counts) = counts.get_mut(number)
-            {
-                counts.used = counts.used.exact_add(extent.length.get());
-                counts.has_data |= extent.is_data();
-                counts.has_blocks |= !extent.is_data();
+        self.walk(&Guess::default(), &[], &mut |event| match event {
+            Event::Extent(number, extent) => {
+                lengths.add(extent)?;
+                if let Some(counts) = counts.get_mut(number) {
+                    counts.add(extent);
+                }
+                Ok(())
             }
-            Ok(())
+            Event::Free(group, _) => lengths.end_at(group.end),
+            Event::Forsaken if gives_up => Ok(()),
+            Event::Forsaken => Err(refused(FORSAKEN)),
         })?;
         for (group, counts) in groups.iter_mut().zip(counts) {
             group.used = counts.used;
@@ -102,6 +111,38 @@ impl Description<'_> {
         }
         self.groups = groups;
         Ok(changes_types)
+    }
+
+    /// Calls `each` with all extents that stay, and the start of their block group.
+    pub(super) fn each_extent(&self, each: &mut dyn FnMut(u64, &Extent) -> Result<()>) -> Result<()> {
+        self.walk(&Guess::default(), &[], &mut |event| match event {
+            Event::Extent(number, extent) => match self.groups.get(number) {
+                Some(group) => each(group.start, extent),
+                None => Err(Defect::new("an extent in no block group").into()),
+            },
+            _ => Ok(()),
+        })
+    }
+
+    /// Reserves the sectors of data in block groups that also hold tree blocks.
+    pub(super) fn reserve_data(&self) -> Result<()> {
+        let mut extents = Extents::new(&self.survey.facts, self.form)?;
+        let is_mixed = |group: &&Group| group.holds(true) && group.holds(false);
+        let mut groups = self.groups.iter().filter(is_mixed).peekable();
+        let sector_bytes = self.filesystem.sector_bytes();
+        let mut reserved = 0;
+        while let Some((start, length)) = extents.next_data()? {
+            self.progress.check()?;
+            while groups.next_if(|group| group.end <= start).is_some() {}
+            let Some(group) = groups.peek() else { break };
+            // Clamp: an extent past its block group is refused before any write.
+            let end = start.saturating_add(length).min(group.end);
+            for at in (start.max(reserved).max(group.start)..end).step_by(sector_bytes.narrow()) {
+                self.survey.reserved.insert(Logical::new(at));
+            }
+            reserved = reserved.max(end);
+        }
+        Ok(())
     }
 
     /// Returns the used bytes of the whole volume with `blocks` new blocks.
@@ -170,7 +211,7 @@ impl Description<'_> {
                 }
                 Ok(())
             }
-            Event::Free(..) => Ok(()),
+            Event::Free(..) | Event::Forsaken => Ok(()),
         })?;
         if let Some(sums) = sums {
             sums.finish(&mut |key, data| sink.put(TreeId::CHECKSUM, key, data))?;
@@ -223,6 +264,7 @@ impl Description<'_> {
                     is_full: false,
                 },
                 references: vec![InlineReference::TreeBlock { root: tree }],
+                doubt: Doubt::Nothing,
             });
         let extents: Box<dyn Iterator<Item = Extent> + 'b> = Box::new(extents);
         NewBlocks {
@@ -231,7 +273,8 @@ impl Description<'_> {
     }
 
     /// Calls `each` with all extents in the order of their addresses, and with the free ranges of
-    /// each block group after its extents.
+    /// each block group after its extents. An extent that becomes free although it belongs to a
+    /// subvolume without a root item comes last.
     fn walk(
         &self,
         guess: &Guess,
@@ -276,6 +319,9 @@ impl Description<'_> {
             }
             add(coverage.rest(group.end));
             each(Event::Free(group, &free))?;
+        }
+        if old.has_forsaken {
+            each(Event::Forsaken)?;
         }
         match (next_old, new.peek()) {
             (None, None) => Ok(()),
@@ -343,10 +389,20 @@ struct Counts {
     has_blocks: bool,
 }
 
+impl Counts {
+    fn add(&mut self, extent: &Extent) {
+        self.used = self.used.exact_add(extent.length.get());
+        self.has_data |= extent.is_data();
+        self.has_blocks |= !extent.is_data();
+    }
+}
+
 /// A step of a walk over the block groups.
 enum Event<'a> {
     /// The next extent, and the number of its block group.
     Extent(usize, &'a Extent),
     /// The end of a block group, and its free ranges.
     Free(&'a Group, &'a [Range<u64>]),
+    /// An extent of a subvolume without a root item is not among the extents.
+    Forsaken,
 }

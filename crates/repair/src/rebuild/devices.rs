@@ -1,11 +1,13 @@
 //! The items of the device tree and of the chunk tree, from the chunks.
 //!
-//! The chunk tree of an open volume is readable, and its chunks decide: each stripe has a device
-//! extent, and each device uses the sum of its extents. Counts of device errors, and the state of a
+//! The chunk tree of an open volume is readable: each stripe of its chunks gets a device extent, and
+//! each device uses the sum of its extents. If an old device extent contradicts a chunk, the content
+//! of the chunk decides ([`super::stripes`]). Counts of device errors, and the state of a
 //! replacement, stay if they can be read.
 
-use super::errors::refused;
+use super::description::{Description, Items};
 use super::places::Group;
+use super::stripes;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Chunk, DeviceExtent, DeviceItem, ItemType, Key, ObjectId, TreeId, Uuid};
 use buttress_fs::error::Corruption;
@@ -13,16 +15,13 @@ use buttress_fs::{Error, Filesystem, Progress, Result};
 use buttress_tree::ReadAhead;
 use std::collections::BTreeMap;
 
-/// Items in the order of their keys.
-pub(super) type Items = Vec<(Key, Vec<u8>)>;
-
 /// Returns the items of the device tree.
-pub(super) fn device_tree(
-    filesystem: &Filesystem,
-    chunk_tree_uuid: Uuid,
-    progress: &Progress,
-) -> Result<Items> {
-    let mut items = kept(filesystem, progress)?;
+pub(super) fn device_tree(description: &Description<'_>, chunk_tree_uuid: Uuid) -> Result<Items> {
+    let filesystem = description.filesystem;
+    let (mut items, extents) = readable(filesystem, description.progress)?;
+    let stripes = stripes::all(filesystem);
+    stripes::require_apart(&stripes)?;
+    stripes::require_evidence(description, &stripes, &extents)?;
     for chunk in filesystem.volume().chunk_map().chunks() {
         for stripe in &chunk.chunk().stripes {
             let extent = DeviceExtent {
@@ -37,16 +36,18 @@ pub(super) fn device_tree(
             items.insert(extent.key(), extent.to_bytes().to_vec());
         }
     }
-    require_apart(filesystem)?;
     Ok(items.into_iter().collect())
 }
 
-/// Returns the readable items of the old device tree, except its extents.
-fn kept(filesystem: &Filesystem, progress: &Progress) -> Result<BTreeMap<Key, Vec<u8>>> {
-    let mut kept = BTreeMap::new();
+/// Returns the readable items of the old device tree that stay, and its device extents.
+fn readable(
+    filesystem: &Filesystem,
+    progress: &Progress,
+) -> Result<(BTreeMap<Key, Vec<u8>>, Vec<DeviceExtent>)> {
+    let (mut kept, mut extents) = (BTreeMap::new(), Vec::new());
     let tree = match filesystem.tree(TreeId::DEVICE) {
         Ok(tree) => tree,
-        Err(Error::TreeNotFound { .. }) => return Ok(kept),
+        Err(Error::TreeNotFound { .. }) => return Ok((kept, extents)),
         Err(error) => return Err(error),
     };
     let mut leaves = tree.leaves(.., ReadAhead::None);
@@ -54,55 +55,34 @@ fn kept(filesystem: &Filesystem, progress: &Progress) -> Result<BTreeMap<Key, Ve
         progress.check()?;
         let leaf = match leaves.next() {
             Ok(Some(leaf)) => leaf,
-            Ok(None) => return Ok(kept),
+            Ok(None) => return Ok((kept, extents)),
             // The leaves after an unreadable block may be readable.
             Err(_) => continue,
         };
         for item in leaf.items() {
-            if matches!(
-                item.key.item_type,
-                ItemType::PERSISTENT_ITEM | ItemType::DEV_REPLACE
-            ) {
-                kept.insert(item.key, item.data.to_vec());
+            match item.key.item_type {
+                ItemType::PERSISTENT_ITEM | ItemType::DEV_REPLACE => {
+                    kept.insert(item.key, item.data.to_vec());
+                }
+                ItemType::DEV_EXTENT => {
+                    extents.extend(DeviceExtent::parse(
+                        &item.key,
+                        item.data,
+                        filesystem.sector_bytes(),
+                    ));
+                }
+                _ => {}
             }
         }
     }
 }
 
-/// Requires that no two stripes share a place on a device. Any write could then destroy data.
-fn require_apart(filesystem: &Filesystem) -> Result<()> {
-    let mut last = (0, 0);
-    for ((device, start), length) in stripes(filesystem) {
-        if last.0 == device && start < last.1 {
-            return Err(refused("two chunks use the same place on a device"));
-        }
-        let end = start.checked_add(length);
-        last = (
-            device,
-            end.ok_or_else(|| refused("a chunk ends above all addresses"))?,
-        );
-    }
-    Ok(())
-}
-
-/// Returns the lengths of all stripes by device and place.
-fn stripes(filesystem: &Filesystem) -> BTreeMap<(u64, u64), u64> {
-    let mut stripes = BTreeMap::new();
-    for chunk in filesystem.volume().chunk_map().chunks() {
-        let length = chunk.layout().device_extent_bytes().get();
-        for stripe in &chunk.chunk().stripes {
-            stripes.insert((stripe.device.get(), stripe.physical.get()), length);
-        }
-    }
-    stripes
-}
-
 /// Returns the device items, with the used bytes of their stripes.
 pub(super) fn device_items(filesystem: &Filesystem) -> Vec<DeviceItem> {
     let mut used: BTreeMap<u64, u64> = BTreeMap::new();
-    for ((device, _), length) in stripes(filesystem) {
-        let sum = used.entry(device).or_default();
-        *sum = sum.exact_add(length);
+    for stripe in stripes::all(filesystem) {
+        let sum = used.entry(stripe.device).or_default();
+        *sum = sum.exact_add(stripe.length);
     }
     let items = filesystem.volume().devices().into_iter();
     let items = items.filter_map(|slot| slot.item());
@@ -130,6 +110,7 @@ pub(super) fn chunk_tree(filesystem: &Filesystem, devices: &[DeviceItem], groups
             ItemType::DEV_ITEM => {
                 let old = DeviceItem::parse(&key, item.data()).map_err(broken)?;
                 let new = devices.iter().find(|device| device.device == old.device);
+                // Clamp: an item of a device that the volume does not list stays as it is.
                 new.unwrap_or(&old).to_bytes().to_vec()
             }
             ItemType::CHUNK_ITEM => {

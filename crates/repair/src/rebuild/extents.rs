@@ -31,6 +31,21 @@ pub(super) struct Extent {
     pub(super) generation: Generation,
     pub(super) content: Content,
     pub(super) references: Vec<InlineReference>,
+    /// The doubt about the length, which checksums decide.
+    pub(super) doubt: Doubt,
+}
+
+/// A doubt about the length of a data extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubt {
+    /// The extent's record agrees with its users, or the users state the length twice.
+    Nothing,
+    /// The extent has no readable record, and its users state the length once.
+    Unrecorded,
+    /// The readable record has another length, but the users of the extent state theirs twice.
+    Contradicted,
+    /// The readable record has another length, and the users of the extent state theirs once.
+    Unproved,
 }
 
 /// The content of an extent.
@@ -120,6 +135,9 @@ pub(super) struct Extents<'a> {
     record: Record,
     next: Option<(Logical, Fact)>,
     form: Form,
+    /// Whether a passed record says that an unused extent belongs to a subvolume without a root
+    /// item.
+    pub(super) has_forsaken: bool,
 }
 
 impl<'a> Extents<'a> {
@@ -129,6 +147,7 @@ impl<'a> Extents<'a> {
             record: Record::default(),
             next: None,
             form,
+            has_forsaken: false,
         };
         extents.advance()?;
         Ok(extents)
@@ -143,18 +162,41 @@ impl<'a> Extents<'a> {
         Ok(())
     }
 
+    /// Returns the facts about the next address.
+    fn next_facts(&mut self) -> Result<Option<FactsOfOne>> {
+        let Some((start, _)) = self.next else {
+            return Ok(None);
+        };
+        let mut facts = FactsOfOne::new(start);
+        while let Some((logical, fact)) = self.next
+            && logical == start
+        {
+            facts.add(fact)?;
+            self.advance()?;
+        }
+        Ok(Some(facts))
+    }
+
     /// Returns the next extent in use.
     pub(super) fn next(&mut self) -> Result<Option<Extent>> {
-        while let Some((start, _)) = self.next {
-            let mut facts = FactsOfOne::new(start);
-            while let Some((logical, fact)) = self.next
-                && logical == start
-            {
-                facts.add(fact)?;
-                self.advance()?;
-            }
+        while let Some(facts) = self.next_facts()? {
+            let is_claimed = facts.is_claimed;
             if let Some(extent) = facts.extent(&self.form)? {
                 return Ok(Some(extent));
+            }
+            self.has_forsaken |= is_claimed;
+        }
+        Ok(None)
+    }
+
+    /// Returns the next data extent, used or only recorded: its address, and the greatest length
+    /// that a user or the record states.
+    pub(super) fn next_data(&mut self) -> Result<Option<(u64, u64)>> {
+        while let Some(facts) = self.next_facts()? {
+            let recorded = facts.recorded.map(|(length, ..)| length);
+            let used = facts.data.as_ref().map(|data| data.length_max);
+            if let Some(length) = recorded.max(used) {
+                return Ok(Some((facts.start.get(), length.get())));
             }
         }
         Ok(None)
@@ -168,11 +210,14 @@ struct FactsOfOne {
     block: Option<(Generation, Content)>,
     references: Vec<InlineReference>,
     data: Option<DataFacts>,
+    /// Whether the old record names a subvolume without a root item.
+    is_claimed: bool,
 }
 
 /// The facts of all file extent items about one extent.
 struct DataFacts {
     size: Size,
+    length_max: ByteCount,
     /// Whether the items agree on the length, and whether they agree on the decoded length.
     agree: (bool, bool),
     owner: TreeId,
@@ -186,6 +231,7 @@ impl FactsOfOne {
             block: None,
             references: Vec::new(),
             data: None,
+            is_claimed: false,
         }
     }
 
@@ -196,6 +242,7 @@ impl FactsOfOne {
                 generation,
                 owner,
             } => self.recorded = Some((length, generation, owner)),
+            Fact::Claimed => self.is_claimed = true,
             Fact::Block {
                 level,
                 generation,
@@ -257,11 +304,13 @@ impl FactsOfOne {
         let Some(data) = &mut self.data else {
             self.data = Some(DataFacts {
                 size,
+                length_max: size.length,
                 agree: (true, true),
                 owner: tree,
             });
             return;
         };
+        data.length_max = data.length_max.max(size.length);
         data.agree.0 &= data.size.length == size.length;
         data.agree.1 &= data.size.decoded == size.decoded;
         // Linux compares the generation of an extent with the last snapshot of its user, so the
@@ -286,9 +335,17 @@ impl FactsOfOne {
                 generation,
                 content,
                 references,
+                doubt: Doubt::Nothing,
             })),
             (None, Some(data)) => {
-                let length = data.length(self.recorded.map(|(length, ..)| length))?;
+                let recorded = self.recorded.map(|(length, ..)| length);
+                let length = data.length(recorded)?;
+                let doubt = match (recorded, data.is_certain()) {
+                    (Some(recorded), true) if recorded != length => Doubt::Contradicted,
+                    (Some(recorded), false) if recorded != length => Doubt::Unproved,
+                    (None, false) => Doubt::Unrecorded,
+                    _ => Doubt::Nothing,
+                };
                 // A file extent item of a later generation is a damage of its own.
                 let youngest = data.size.generation.min(form.generation);
                 let confirmed = self
@@ -307,6 +364,7 @@ impl FactsOfOne {
                     generation,
                     content,
                     references,
+                    doubt,
                 }))
             }
         }
@@ -314,17 +372,22 @@ impl FactsOfOne {
 }
 
 impl DataFacts {
+    /// Returns whether the users of the extent agree, and state the length twice.
+    fn is_certain(&self) -> bool {
+        self.agree == (true, true) && self.size.length == self.size.decoded
+    }
+
     /// Returns the length of the extent. The users of the extent decide, unless they contradict
     /// each other or themselves, and the old record confirms their decoded length.
     fn length(&self, recorded: Option<ByteCount>) -> Result<ByteCount> {
         if self.size.length == ByteCount::ZERO {
             return Err(refused("a file uses an extent without a length"));
         }
-        let is_certain = self.agree == (true, true) && self.size.length == self.size.decoded;
-        if is_certain {
+        if self.is_certain() {
             return Ok(self.size.length);
         }
-        if self.agree.1 && recorded == Some(self.size.decoded) {
+        let is_stated = self.agree.1 && self.size.decoded != ByteCount::ZERO;
+        if is_stated && recorded == Some(self.size.decoded) {
             return Ok(self.size.decoded);
         }
         match self.agree.0 {

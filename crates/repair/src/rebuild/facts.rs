@@ -17,6 +17,8 @@ pub(super) enum Fact {
         generation: Generation,
         owner: Option<TreeId>,
     },
+    /// The extent tree said that a subvolume without a root item uses this extent.
+    Claimed,
     /// A tree block is here.
     Block {
         level: u8,
@@ -49,7 +51,8 @@ pub(super) enum Fact {
 pub(super) struct Size {
     /// The length of the extent.
     pub(super) length: ByteCount,
-    /// The length by the item's decoded length, which equals `length` without compression.
+    /// The length by the item's decoded length, which equals `length` without compression; 0 for
+    /// compressed data, whose item states the length once.
     pub(super) decoded: ByteCount,
     /// The generation of the item.
     pub(super) generation: Generation,
@@ -103,6 +106,7 @@ impl Encoded {
                 to.payload_number(first_key.offset);
                 to.payload_bytes(&[level, u8::from(is_full), first_key.item_type.0]);
             }
+            Fact::Claimed => {}
             Fact::TreeBlock { tree } => to.key_number(tree.get()),
             Fact::SharedBlock { parent } => to.key_number(parent.get()),
             Fact::Data {
@@ -179,6 +183,7 @@ impl Fact {
             Self::SharedBlock { .. } => 3,
             Self::Data { .. } => 4,
             Self::SharedData { .. } => 5,
+            Self::Claimed => 6,
         }
     }
 }
@@ -251,6 +256,7 @@ pub(super) fn decode(record: &Record) -> Result<(Logical, Fact), Defect> {
             size: payload.size()?,
             tree: TreeId::new(payload.number()?),
         },
+        6 => Fact::Claimed,
         _ => return Err(Defect::new("a record of an extent has an unknown kind")),
     };
     Ok((logical, fact))
@@ -294,6 +300,7 @@ mod tests {
                 tree: TreeId::DATA_RELOCATION,
                 size,
             },
+            Fact::Claimed,
         ];
         let mut last = Vec::new();
         for fact in facts {

@@ -4,6 +4,7 @@ use buttress_format::{Generation, ItemType, Key, Logical, ObjectId, RootItem, Tr
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::{Filesystem, Progress};
 use buttress_tree::{BlockPointer, ReadAhead, RootPointer};
+use std::collections::BTreeSet;
 
 /// The progress of a tree's deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +56,14 @@ impl Root {
     }
 }
 
+/// The reason against a rebuild that frees the blocks of a subvolume without a root item.
+pub(super) const FORSAKEN: &str = "a subvolume has no root item, and its blocks and data would become free: `buttress restore` may find its files, `--yes-to subvolume-missing` gives them up";
+
 /// Returns all trees except the log: root tree, chunk tree, and the trees with a root item.
-pub(super) fn all(filesystem: &Filesystem, progress: &Progress) -> Result<Vec<Root>> {
+///
+/// # Errors
+/// Fails unless `gives_up` if a reference names a subvolume without a root item.
+pub(super) fn all(filesystem: &Filesystem, gives_up: bool, progress: &Progress) -> Result<Vec<Root>> {
     let alone = |pointer| Root {
         pointer,
         dropped: None,
@@ -67,10 +74,18 @@ pub(super) fn all(filesystem: &Filesystem, progress: &Progress) -> Result<Vec<Ro
         alone(*root_tree.root()),
         alone(*filesystem.tree(TreeId::CHUNK)?.root()),
     ];
+    let (mut placed, mut known) = (BTreeSet::new(), BTreeSet::new());
     for item in root_tree.range(.., ReadAhead::Forward) {
         progress.check()?;
         let item = item?;
         let key = item.key();
+        match key.item_type {
+            ItemType::ROOT_ITEM => drop(known.insert(key.objectid.get())),
+            ItemType::ROOT_REF | ItemType::ROOT_BACKREF => {
+                placed.extend([key.objectid.get(), key.offset]);
+            }
+            _ => {}
+        }
         if key.item_type != ItemType::ROOT_ITEM {
             continue;
         }
@@ -84,5 +99,8 @@ pub(super) fn all(filesystem: &Filesystem, progress: &Progress) -> Result<Vec<Ro
             roots.push(Root::of_item(&key, &parsed));
         }
     }
-    Ok(roots)
+    match gives_up || placed.is_subset(&known) {
+        true => Ok(roots),
+        false => Err(buttress_fs::Error::Invalid { what: FORSAKEN }),
+    }
 }

@@ -21,9 +21,10 @@
 use super::errors::{failed, refused};
 use super::facts::{Encoded, Fact, Size};
 use super::roots::{Dropped, Root};
+use buttress_exact::Exact as _;
 use buttress_format::{
-    ByteCount, Compression, ExtentItem, FileExtent, HeaderFlags, Incompat, InlineReference, InodeNumber,
-    ItemType, Logical, TreeBlock, TreeId,
+    ByteCount, Compression, ExtentItem, FileExtent, HeaderFlags, InlineReference, InodeNumber, ItemType, Key,
+    Logical, TreeBlock, TreeId, parse_keyed_references,
 };
 use buttress_fs::{Error, Filesystem, Progress, Result};
 use buttress_locks::{Mutex, Rank, lock_class};
@@ -50,8 +51,24 @@ pub(crate) struct Resources {
 pub(super) struct Survey {
     /// The facts about all extents that stay.
     pub(super) facts: Sorted,
-    /// The sectors of all tree blocks, and of data in block groups that also hold tree blocks.
+    /// The sectors of all tree blocks, also of those that only the old extent tree records.
     pub(super) reserved: Sectors,
+    /// The addresses of the blocks of replaced trees.
+    pub(super) replaced: Vec<u64>,
+    /// Whether leaves of the checksum tree may be readable that no readable node names.
+    pub(super) hides_checksums: bool,
+}
+
+impl Survey {
+    /// Reserves the blocks at further addresses.
+    pub(super) fn hold(&self, blocks: &[u64], node_bytes: u32, sector_bytes: u32) {
+        let step: usize = sector_bytes.narrow();
+        for block in blocks {
+            for at in (*block..block.exact_add(node_bytes.into())).step_by(step) {
+                self.reserved.insert(Logical::new(at));
+            }
+        }
+    }
 }
 
 /// The receiver of the facts of all threads.
@@ -69,7 +86,6 @@ struct Walk<'a> {
     facts: Mutex<Facts, FactsLock>,
     seen: Sectors,
     reserved: Sectors,
-    is_mixed: bool,
     node_bytes: u32,
     sector_bytes: u32,
 }
@@ -89,6 +105,9 @@ struct Tally {
     last: Option<(BlockPointer, Tag)>,
     /// The reason why the survey is incomplete.
     failure: Option<Error>,
+    /// The addresses of the blocks of replaced trees.
+    replaced: Vec<u64>,
+    hides_checksums: bool,
 }
 
 /// Surveys all trees. `replaced` are the trees that the rebuild replaces.
@@ -116,11 +135,11 @@ pub(super) fn run(
         }),
         seen: Sectors::new(superblock.sector_bytes),
         reserved: Sectors::new(superblock.sector_bytes),
-        is_mixed: superblock.incompat.contains(Incompat::MIXED_GROUPS),
         node_bytes: superblock.node_bytes,
         sector_bytes: superblock.sector_bytes,
     };
     let (whole, dropped): (Vec<Root>, Vec<Root>) = roots.iter().partition(|root| root.dropped.is_none());
+    let (mut replaced_blocks, mut hides_checksums) = (Vec::new(), false);
     for part in [whole, dropped] {
         let mut tally = walk.begin();
         let starts: Vec<_> = part
@@ -135,6 +154,8 @@ pub(super) fn run(
                 return Err(failure);
             }
             walk.pass_on(&mut tally);
+            replaced_blocks.append(&mut tally.replaced);
+            hides_checksums |= tally.hides_checksums;
         }
     }
     let facts = walk.facts.into_inner();
@@ -144,6 +165,8 @@ pub(super) fn run(
     Ok(Survey {
         facts: facts.sorter.finish().map_err(failed)?,
         reserved: walk.reserved,
+        replaced: replaced_blocks,
+        hides_checksums,
     })
 }
 
@@ -250,7 +273,7 @@ impl Walk<'_> {
             level: block.level(),
             generation: header.generation,
             // Clamp: an empty root has the smallest key.
-            first_key: block.key(0).unwrap_or(buttress_format::Key::MIN),
+            first_key: block.key(0).unwrap_or(Key::MIN),
             is_full,
         };
         self.add(tally, logical, &fact);
@@ -299,7 +322,7 @@ impl Walk<'_> {
                 decoded: if is_plain {
                     extent.ram_bytes
                 } else {
-                    slice.disk_bytes
+                    ByteCount::ZERO
                 },
                 generation: extent.generation,
             };
@@ -314,9 +337,6 @@ impl Walk<'_> {
                 },
             };
             self.add(tally, slice.disk, &fact);
-            if self.is_mixed {
-                self.reserve(slice.disk, slice.disk_bytes.get());
-            }
         }
     }
 
@@ -332,30 +352,52 @@ impl Walk<'_> {
         if pointer.tree != TreeId::EXTENT {
             return;
         }
-        let format = self.filesystem.forest().block_format();
-        for item in block
-            .items()
-            .filter(|item| item.key.item_type == ItemType::EXTENT_ITEM)
-        {
-            let Ok(extent) = ExtentItem::parse(&item.key, item.data, format) else {
-                continue;
-            };
-            if !extent.is_data() {
-                continue;
+        for item in block.items() {
+            self.old_record(tally, &item.key, item.data);
+        }
+    }
+
+    /// Adds what an item of the old extent tree says.
+    fn old_record(&self, tally: &mut Tally, key: &Key, data: &[u8]) {
+        let start = Logical::new(key.objectid.get());
+        if !matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
+            if let Ok(references) = parse_keyed_references(key, data, self.sector_bytes) {
+                self.claims(tally, start, &references);
             }
-            let owner = extent
-                .inline_references
-                .iter()
-                .find_map(|reference| match reference {
-                    InlineReference::Owner { root } => Some(*root),
-                    _ => None,
-                });
-            let fact = Fact::Recorded {
-                length: extent.length,
-                generation: extent.generation,
-                owner,
-            };
-            self.add(tally, extent.start, &fact);
+            return;
+        }
+        let Ok(extent) = ExtentItem::parse(key, data, self.filesystem.forest().block_format()) else {
+            return;
+        };
+        self.claims(tally, start, &extent.inline_references);
+        if !extent.is_data() {
+            // A block that no tree reaches may belong to a lost tree.
+            self.reserve(start, self.node_bytes.into());
+            return;
+        }
+        let references = extent.inline_references.iter();
+        let owner = references.clone().find_map(|reference| match reference {
+            InlineReference::Owner { root } => Some(*root),
+            _ => None,
+        });
+        let fact = Fact::Recorded {
+            length: extent.length,
+            generation: extent.generation,
+            owner,
+        };
+        self.add(tally, extent.start, &fact);
+    }
+
+    /// Notes an extent whose old references name a subvolume without a root item.
+    fn claims(&self, tally: &mut Tally, start: Logical, references: &[InlineReference]) {
+        let is_forsaken = |tree: TreeId| tree.as_subvolume().is_some() && !self.roots.contains_key(&tree);
+        let is_claim = references.iter().any(|reference| match reference {
+            InlineReference::TreeBlock { root } => is_forsaken(*root),
+            InlineReference::ExtentData(reference) => is_forsaken(reference.root),
+            _ => false,
+        });
+        if is_claim {
+            self.add(tally, start, &Fact::Claimed);
         }
     }
 }
@@ -369,6 +411,8 @@ impl Scanner for Walk<'_> {
             facts: Vec::new(),
             last: None,
             failure: None,
+            replaced: Vec::new(),
+            hides_checksums: false,
         }
     }
 
@@ -387,13 +431,17 @@ impl Scanner for Walk<'_> {
     fn visit(&self, tally: &mut Tally, pointer: &BlockPointer, block: &TreeBlock, tag: Tag) {
         tally.last = None;
         self.reserve(block.logical(), self.node_bytes.into());
+        if self.replaced.contains(&pointer.tree) {
+            tally.replaced.push(block.logical().get());
+        }
         if let Err(error) = self.block(tally, pointer, block, tag) {
             tally.failure.get_or_insert(error);
         }
     }
 
     fn failed(&self, tally: &mut Tally, error: buttress_tree::Error, _: Tag) {
-        let tree = error.pointer().tree;
+        let BlockPointer { tree, level, .. } = *error.pointer();
+        tally.hides_checksums |= tree == TreeId::CHECKSUM && level > 0;
         // The root tree is replaced, but its items are needed.
         if !self.replaced.contains(&tree) || tree == TreeId::ROOT {
             tally.failure.get_or_insert_with(|| {

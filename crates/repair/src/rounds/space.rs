@@ -1,4 +1,7 @@
 //! The rebuild before the first round of edits.
+//!
+//! Invariant: no rebuild overwrites a block of the volume's first state, because each rebuild keeps
+//! away from the blocks that the earlier ones replaced.
 
 use crate::guard;
 use crate::outcome::{Done, Options, Outcome};
@@ -17,15 +20,17 @@ pub(super) const ONCE: &str = "the rebuild of the trees that account for space d
 
 /// Rebuilds the trees that account for space, and checks the result. Returns the plan for the
 /// findings that are left. The plan rebuilds again only if the check found damage in another tree.
+/// `held` has the addresses of blocks that earlier rebuilds replaced, and gets those of this one.
 ///
 /// # Errors
-/// Fails with an error of a device, or if the volume refuses writing. A volume whose other trees do
-/// not suffice is no error: the step then changes nothing.
+/// Fails with an error of a device, or if the volume refuses writing. An impossible rebuild is no
+/// error: the step then changes nothing.
 pub(super) fn rebuild(
     devices: &[Device],
     steps: Vec<Step>,
     options: &Options,
     progress: &Progress,
+    held: &mut Vec<u64>,
     outcome: &mut Outcome,
 ) -> Result<Plan> {
     let first_state = OpenOptions::new(devices.to_vec()).cache(options.cache).open()?;
@@ -34,15 +39,15 @@ pub(super) fn rebuild(
         memory: ByteCount::new(options.cache.get() >> 1),
         folder: SpoolFolder::new(options.spool.as_deref()),
     };
+    let accepts = |code: &str| options.yes_to.contains(code) || options.yes_to.contains("all");
+    let has = |edit| steps.iter().any(|step| step.edit == edit);
     let scope = Scope {
-        devices: steps.iter().any(|step| step.edit == Edit::RebuildDevices),
-        checksums: steps.iter().any(|step| step.edit == Edit::RebuildChecksums),
+        devices: has(Edit::RebuildDevices),
+        checksums: has(Edit::RebuildChecksums),
+        gives_up_subvolumes: accepts("subvolume-missing"),
+        gives_up_checksums: accepts("tree-block-damaged"),
     };
-    let reason = match rebuild::run(&first_state, scope, &resources, progress) {
-        Ok(()) => None,
-        Err(Error::Invalid { what }) => Some(what),
-        Err(error) => return Err(error),
-    };
+    let reason = reason(rebuild::run(&first_state, scope, held, &resources, progress))?;
     let applied = reason.map_or(Applied::Changed, Applied::Nothing);
     outcome.done.extend(steps.into_iter().map(|step| Done {
         round: 0,
@@ -70,6 +75,22 @@ pub(super) fn rebuild(
     }
 }
 
+/// Returns the reason why a rebuild was impossible; `None` if it ran.
+///
+/// # Errors
+/// Fails with an error of a device, a defect, or a refusal to write, which concerns every edit.
+fn reason(result: Result<()>) -> Result<Option<&'static str>> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(Error::Invalid { what }) => Ok(Some(what)),
+        Err(Error::NoSpace { .. }) => Ok(Some("the metadata chunks lack free space for the rebuilt trees")),
+        Err(Error::Corrupt(_) | Error::Tree(_)) => Ok(Some(
+            "the root tree or the chunk tree is damaged, and the rebuild needs their items",
+        )),
+        Err(error) => Err(error),
+    }
+}
+
 /// Checks the state on the devices, through caches that no commit has filled.
 pub(super) fn check(devices: &[Device], options: &Options, progress: &Progress) -> Result<Report> {
     let filesystem = OpenOptions::new(devices.to_vec())
@@ -77,4 +98,34 @@ pub(super) fn check(devices: &[Device], options: &Options, progress: &Progress) 
         .for_inspection(true)
         .open()?;
     buttress_check::check(&filesystem, &options.check, progress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_fs::error::WritingRefusal;
+
+    #[test]
+    fn impossible_rebuild_ends_no_repair() {
+        let full = Error::NoSpace {
+            what: "the blocks of the rebuilt trees",
+            wanted: ByteCount::new(4096),
+            pinned_by_readers: ByteCount::ZERO,
+            reclaimable: None,
+        };
+        for error in [
+            full,
+            Error::Invalid {
+                what: "two extents overlap",
+            },
+        ] {
+            assert!(matches!(reason(Err(error)), Ok(Some(_))));
+        }
+        let refusal = WritingRefusal::State {
+            name: "a pending log",
+            remedy: "replay it",
+        };
+        assert!(reason(Err(refusal.into())).is_err());
+        assert_eq!(reason(Ok(())).ok(), Some(None));
+    }
 }

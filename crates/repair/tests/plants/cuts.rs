@@ -17,12 +17,22 @@ const REPAIRED_EVERY: u64 = 7;
 /// A cut leaves the damaged state, which the same repair then repairs, or the rebuilt state.
 #[test]
 fn power_cut_of_a_rebuild_leaves_either_state() {
+    cut_rebuild_of(TreeId::EXTENT, grow);
+}
+
+#[test]
+fn power_cut_of_a_small_rebuild_leaves_either_state() {
+    cut_rebuild_of(TreeId::DEVICE, |_| ());
+}
+
+/// Cuts the rebuild of a lost tree at every write.
+fn cut_rebuild_of(tree: TreeId, prepare: fn(&[Device])) {
     let seed = plants::seed("kinds");
     let base = copy_of(Arc::new(seed.devices()[0].clone()));
     let devices = [Device::with_backend(Arc::clone(&base), Engine::Inline)];
-    grow(&devices);
+    prepare(&devices);
     let grown = OpenOptions::new(devices.to_vec()).open().unwrap();
-    let root = blocks_of(&grown, TreeId::EXTENT)[0];
+    let root = blocks_of(&grown, tree)[0];
     drop(grown);
     zero_on(&devices, root, seed.node_bytes());
     let before = check(&devices, false);

@@ -14,6 +14,7 @@
 
 mod consent;
 mod cuts;
+mod doubts;
 mod lost;
 
 use buttress_check::Report;

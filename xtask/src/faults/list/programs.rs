@@ -318,7 +318,10 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "repair-rebuild-unflushed",
         "A power cut during a repair leaves superblocks that name blocks which the device never wrote.",
-        &[rebuild("cuts::power_cut_of_a_rebuild_leaves_either_state")],
+        &[
+            rebuild("cuts::power_cut_of_a_rebuild_leaves_either_state"),
+            rebuild("cuts::power_cut_of_a_small_rebuild_leaves_either_state"),
+        ],
     ),
     loses(
         "repair-rebuild-overwrites",
