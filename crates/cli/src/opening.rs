@@ -23,7 +23,7 @@ use buttress::{
 };
 
 use crate::context::Context;
-use crate::exit::Advice;
+use crate::exit::{Advice, usage};
 use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset};
 use crate::identity::Identity;
 use crate::mounted::places::{self, Mounted};
@@ -88,8 +88,13 @@ impl Context {
         }
     }
 
-    /// Opens one image or device with `options`.
+    /// Opens one image or device with `options`. With `--generation`, refuses to open it for writing.
     pub fn open_device(&self, path: &Path, options: &DeviceOptions) -> Result<Device> {
+        if options.write && self.globals().generation.is_some() {
+            return Err(usage(
+                "--generation opens an older state, which can only be read: omit the option",
+            ));
+        }
         if path.is_dir() {
             self.hand_on(path)?;
             return Err(anyhow::anyhow!("{} is a directory", path.display())).context(Advice::new(
