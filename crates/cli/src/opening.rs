@@ -128,7 +128,7 @@ fn open_on(
     options: VolumeOptions,
     writes: bool,
 ) -> Result<Volume> {
-    let options = states::with_index(context, image, options)?;
+    let options = states::with_index(context, image, &devices, options)?;
     let opened = options.open_devices(devices);
     let volume = opened.map_err(|error| {
         let error = states::advised(context, advised(error));
