@@ -316,7 +316,7 @@ pub mod salvage {
         BlockCounts, BlockIndex, Error, FileFindings, FoundDevice, FoundRoots, Identity, IndexProblem,
         IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery,
         Scanned, State, Survey, Surveyor, Verdict, View, ViewOptions, find_roots, identify,
-        identify_by_blocks, scan::ScanSink, scan::scan, states, view::open as open_state,
+        identify_by_blocks, scan::ScanSink, scan::scan, states, states_at, view::open as open_state,
     };
 
     pub use crate::volume::salvaging::volume_of;

@@ -152,6 +152,14 @@ impl Subcommand for Restore {
             }
             Err(error) => return Err(error),
         };
+        // The user did not ask for an older state, so files of the newest one may be missing.
+        let is_older = !wanted.is_named() && chosen.is_older();
+        if is_older {
+            context.warn(format_args!(
+                "generation {}: this older state is read, because the newest one (generation {}) is damaged; newer files may be missing. To read the newest one, give --generation {}",
+                chosen.generation(), chosen.newest, chosen.newest
+            ));
+        }
         if self.list_roots {
             watch.end_as(true);
             return list_roots(context, &chosen.volume, &progress);
@@ -165,6 +173,16 @@ impl Subcommand for Restore {
         };
         watch.end_as(done.is_ok());
         drop(cancelling);
+        if done.is_ok() && is_older {
+            return done.map(|outcome| match outcome {
+                Outcome::Done => Outcome::Negative,
+                worse => worse,
+            });
+        }
+        if done.is_ok() && filter.is_in_vain() {
+            context.warn("--path-regex: no path matches, so nothing was restored");
+            return Ok(Outcome::Negative);
+        }
         done
     }
 }
