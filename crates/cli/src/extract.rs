@@ -21,6 +21,7 @@ mod attributes;
 mod beneath;
 mod destination;
 mod file;
+mod preserve;
 mod replacing;
 mod staging;
 
@@ -38,10 +39,11 @@ use buttress::salvage::FileFindings;
 use buttress::{ByteCount, Chunk, FileKind, Location, Progress, WalkEntry, WalkItem, is_valid_name};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+pub use attributes::Refusal;
 use attributes::Refusals;
-pub use attributes::{Chosen, Preserve, Refusal};
 use beneath::Identity;
 use destination::Directory;
+pub use preserve::{Chosen, Preserve};
 use replacing::Spot;
 
 use crate::replacing::Replacing;

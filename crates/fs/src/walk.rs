@@ -70,6 +70,8 @@ pub struct WalkOptions {
     /// True if the walk stays in the subvolume where it begins. Nested subvolumes are still
     /// returned as entries.
     pub one_file_system: bool,
+    /// True if the walk passes over nested snapshots: subvolumes that were made from another one.
+    pub without_snapshots: bool,
     /// The maximum size of files that are read ahead; zero for a walk without content.
     pub read_ahead: ByteCount,
     /// True if inodes that have lost items are returned as far as they can be read, for restoring a
@@ -84,6 +86,7 @@ impl Default for WalkOptions {
         Self {
             order: WalkOrder::default(),
             one_file_system: false,
+            without_snapshots: false,
             read_ahead: ByteCount::new(1 << 20),
             salvage: false,
             progress: Progress::new(),

@@ -11,8 +11,9 @@ mod filter;
 mod report;
 mod roots;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,8 +24,9 @@ use serde_json::{Value, json};
 
 use crate::commands::inspect_internal::object_name;
 use crate::context::Context;
-use crate::exit::{Outcome, usage};
-use crate::extract::{Chosen, Extractor, Preserve};
+use crate::ending::ends_the_job;
+use crate::exit::{self, Outcome, usage};
+use crate::extract::{Chosen, Extractor, Preserve, Review};
 use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::terminal;
@@ -45,10 +47,10 @@ use roots::{Chosen as ChosenState, Wanted};
 /// the content is complete, but checksums are missing. `partial`: lost ranges are zeros. `lost`:
 /// nothing could be read.
 ///
-/// Exit codes: 0 if all files are verified, 1 if some are not, 2 if no state could be opened.
+/// Exit codes: 0 if all files are verified, 1 if some are not, 2 if nothing could be restored.
 #[derive(Args, Debug)]
 pub struct Restore {
-    /// Restore nested subvolumes and snapshots, too
+    /// Restore nested snapshots, too
     #[arg(short = 's', long)]
     snapshots: bool,
     /// Restore extended attributes
@@ -109,6 +111,7 @@ pub struct Restore {
 
 impl Subcommand for Restore {
     const NAME: &'static str = "restore";
+    const TROUBLE: u8 = exit::USAGE;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress restore -x -m -S --report report.json broken.img rescued",
@@ -143,15 +146,7 @@ impl Subcommand for Restore {
             tree_root: self.tree_root,
             mirror: self.mirror,
         };
-        let chosen = match roots::choose(context, &devices, &wanted, &progress) {
-            Ok(chosen) => chosen,
-            Err(error) if error.downcast_ref::<roots::NothingOpens>().is_some() => {
-                watch.end_as(false);
-                context.lost(&error);
-                return Ok(Outcome::Code(NOTHING_OPENS));
-            }
-            Err(error) => return Err(error),
-        };
+        let chosen = roots::choose(context, &devices, &wanted, &progress)?;
         // The user did not ask for an older state, so files of the newest one may be missing.
         let is_older = !wanted.is_named() && chosen.is_older();
         if is_older {
@@ -164,6 +159,7 @@ impl Subcommand for Restore {
             watch.end_as(true);
             return list_roots(context, &chosen.volume, &progress);
         }
+        self.report_snapshots(context, &chosen.volume);
         let start = self.start(&chosen.volume)?;
         let done = match (&self.directory, self.dry_run) {
             (Some(directory), false) => {
@@ -187,9 +183,6 @@ impl Subcommand for Restore {
     }
 }
 
-/// The exit code if no state could be opened.
-const NOTHING_OPENS: u8 = 2;
-
 impl Restore {
     /// Returns the directory at which the restoration begins.
     fn start(&self, volume: &Volume) -> Result<Location> {
@@ -202,29 +195,73 @@ impl Restore {
         Ok(subvolume.locate("", Follow::All)?)
     }
 
+    /// Reports how many snapshots are left out without `-s`.
+    fn report_snapshots(&self, context: &Context, volume: &Volume) {
+        // If subvolumes cannot be listed, the walk reports each one that it cannot read.
+        let Ok(all) = volume.subvolumes() else { return };
+        let is_left_out = |id: u64, is_snapshot: bool| is_snapshot && id != self.root && !self.snapshots;
+        let left_out = all
+            .iter()
+            .filter(|one| is_left_out(one.id.get(), !one.root_item.parent_uuid.is_nil()));
+        let count = left_out.count();
+        if count > 0 {
+            context.notice(format_args!(
+                "{count} snapshots are left out; to restore them, give -s"
+            ));
+        }
+    }
+
     fn walk_options(&self, progress: &Progress) -> WalkOptions {
         WalkOptions {
-            one_file_system: !self.snapshots,
+            without_snapshots: !self.snapshots,
             salvage: true,
             progress: progress.clone(),
             ..WalkOptions::default()
         }
     }
 
-    /// Returns whether an item is restored. Nested subvolumes need `-s`, and links `-S`. Device
+    /// Returns whether an item is restored. Links need `-S`. Device
     /// nodes, pipes and sockets are left out.
-    fn includes(&self, item: &WalkItem, start: Location, filter: &Filter) -> bool {
+    fn includes(&self, item: &WalkItem, filter: &Filter) -> bool {
         use buttress::FileKind;
         let WalkItem::Entry(entry) = item else {
             return true;
         };
-        let is_nested = entry.location().subvolume != start.subvolume;
         let kind = match entry.metadata().kind {
             FileKind::Directory | FileKind::Regular => true,
             FileKind::Symlink => self.symlink,
             _ => false,
         };
-        kind && (self.snapshots || !is_nested) && filter.accepts(&entry.path())
+        kind && filter.accepts(&entry.path())
+    }
+
+    fn extractor(
+        &self,
+        context: &Context,
+        directory: &Path,
+        review: Arc<dyn Review>,
+        progress: &Progress,
+    ) -> Result<Extractor> {
+        let preserve = Preserve::Some(Chosen {
+            metadata: self.metadata,
+            xattrs: self.xattrs,
+        });
+        let replacing = Replacing {
+            no_clobber: !self.overwrite,
+            remove: self.overwrite,
+            by_others: true,
+            keep_links: true,
+            ..Replacing::default()
+        };
+        Extractor::new(
+            directory,
+            None,
+            preserve,
+            replacing,
+            context.sources(),
+            progress.clone(),
+            Some(review),
+        )
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one job")]
@@ -247,27 +284,7 @@ impl Restore {
             self.report.as_deref(),
             self.verified_only,
         )?);
-        let preserve = Preserve::Some(Chosen {
-            metadata: self.metadata,
-            xattrs: self.xattrs,
-        });
-        let replacing = Replacing {
-            no_clobber: !self.overwrite,
-            remove: self.overwrite,
-            by_others: true,
-            keep_links: true,
-            ..Replacing::default()
-        };
-        let review: Arc<dyn crate::extract::Review> = Arc::<Judging>::clone(&judging);
-        let mut extractor = Extractor::new(
-            directory,
-            None,
-            preserve,
-            replacing,
-            context.sources(),
-            progress.clone(),
-            Some(review),
-        )?;
+        let mut extractor = self.extractor(context, directory, Arc::<Judging>::clone(&judging), progress)?;
         let mut out = context.stdout();
         for item in chosen.volume.walk(start, self.walk_options(progress)) {
             if let WalkItem::Failed(failed) = &item {
@@ -276,12 +293,12 @@ impl Restore {
                 judging.lost(&failed.path, &failed.error.to_string());
                 continue;
             }
-            if self.includes(&item, start, filter) {
+            if self.includes(&item, filter) {
                 if let WalkItem::Entry(entry) = &item
                     && context.globals().verbose > 0
                     && !context.json()
                 {
-                    let path = directory.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(&entry.path())));
+                    let path = directory.join(OsStr::from_bytes(&entry.path()));
                     writeln!(out, "Restoring {}", terminal::shown(path.display()))?;
                 }
                 extractor.take(item);
@@ -291,13 +308,20 @@ impl Restore {
                 break;
             }
         }
+        // A full destination ends the job, so files are missing that the report does not name.
+        let was_cut = extractor.has_ended();
         let (_, errors, refusals) = extractor.finish();
+        let is_cut = was_cut || errors.iter().any(ends_the_job);
         report_errors(context, target, errors);
         for refusal in refusals {
             context.warn(refusal.text);
         }
         let judging = Arc::into_inner(judging).context("a thread still restores files")?;
-        judging.finish(context)
+        let verdicts = judging.finish(context)?;
+        Ok(match is_cut {
+            true => Outcome::Code(Self::TROUBLE),
+            false => verdicts,
+        })
     }
 
     /// Lists the files that would be restored.
@@ -320,7 +344,7 @@ impl Restore {
             ..self.walk_options(progress)
         };
         for item in volume.walk(start, options) {
-            if !self.includes(&item, start, filter) {
+            if !self.includes(&item, filter) {
                 continue;
             }
             match item {
@@ -328,7 +352,7 @@ impl Restore {
                     paths.push(json!(String::from_utf8_lossy(&entry.path())));
                 }
                 WalkItem::Entry(entry) if !entry.name.is_empty() => {
-                    let path = base.join(&*String::from_utf8_lossy(&entry.path()));
+                    let path = base.join(OsStr::from_bytes(&entry.path()));
                     writeln!(out, "{}", terminal::shown(path.display()))?;
                 }
                 WalkItem::Failed(error) => context.lost(&anyhow!(error)),

@@ -14,8 +14,8 @@
 //! bit stays, because it removes rights. Permission bits and ACLs are kept, as in cp: the image
 //! could grant the same rights to every user.
 //!
-//! With [`Preserve::All`] a privileged user gets everything in the volume, including set-user-id
-//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`], the
+//! With [`Preserve::All`](super::Preserve::All) a privileged user gets everything in the volume, including set-user-id
+//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`](super::Preserve::Nothing), the
 //! extractor creates no set-user-id files, no device nodes and no extended attributes.
 
 use std::ffi::OsStr;
@@ -30,55 +30,6 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::beneath::Node;
-
-/// Attributes that a copy preserves in addition to content, names and permission bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preserve {
-    /// Preserves nothing: modes pass through the umask, times are those of the copying, as in `cp
-    /// -r`.
-    Nothing,
-    /// Preserves owners, modes, times and extended attributes, as in `cp -a`.
-    All,
-    /// Preserves some of the attributes, as `btrfs restore` does, and creates no device nodes.
-    Some(Chosen),
-}
-
-/// Attributes that the user chose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chosen {
-    /// Owners, modes and times.
-    pub metadata: bool,
-    /// Extended attributes.
-    pub xattrs: bool,
-}
-
-impl Preserve {
-    /// Returns whether everything is preserved.
-    pub fn all(self) -> bool {
-        self == Self::All
-    }
-
-    fn chosen(self) -> Chosen {
-        match self {
-            Self::Nothing => Chosen::default(),
-            Self::All => Chosen {
-                metadata: true,
-                xattrs: true,
-            },
-            Self::Some(chosen) => chosen,
-        }
-    }
-
-    /// Returns whether owners, modes and times are preserved.
-    pub(super) fn metadata(self) -> bool {
-        self.chosen().metadata
-    }
-
-    /// Returns whether extended attributes are preserved.
-    pub(super) fn xattrs(self) -> bool {
-        self.chosen().xattrs
-    }
-}
 
 /// An operation that the system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +133,7 @@ pub(super) struct Attributes {
     kept: Option<Box<Kept>>,
 }
 
-/// Attributes that are preserved only with [`Preserve::All`].
+/// Attributes that a copy preserves only if the user asks for them.
 #[derive(Clone, Debug)]
 struct Kept {
     uid: u32,
@@ -395,6 +346,7 @@ fn timespec(time: Timestamp) -> Timespec {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Preserve;
     use super::*;
     use buttress::Progress;
     use std::fs::{self, File};

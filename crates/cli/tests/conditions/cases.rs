@@ -148,7 +148,7 @@ impl Case {
     /// Returns the exit code of a failure.
     pub(crate) fn trouble(&self) -> i32 {
         match self.command {
-            "check" | "diff" => 2,
+            "check" | "diff" | "restore" => 2,
             _ => 1,
         }
     }

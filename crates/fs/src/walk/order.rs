@@ -239,8 +239,11 @@ impl Order {
 
     fn take(&mut self, parent: Location, path: Arc<[u8]>, entry: DirEntry) {
         let is_directory = entry.kind == FileKind::Directory;
-        let descend =
-            is_directory && (entry.target.subvolume == parent.subvolume || !self.options.one_file_system);
+        let is_nested = entry.target.subvolume != parent.subvolume;
+        if is_nested && self.options.without_snapshots && self.is_snapshot(entry.target) {
+            return;
+        }
+        let descend = is_directory && !(is_nested && self.options.one_file_system);
         if self.by_directory() {
             if descend {
                 self.keep_child(&path, &entry);
@@ -273,6 +276,11 @@ impl Order {
             });
             self.push_level(target, child_path, size);
         }
+    }
+
+    fn is_snapshot(&self, root: Location) -> bool {
+        let item = self.filesystem.root_item(root.subvolume.tree());
+        item.is_ok_and(|item| !item.parent_uuid.is_nil())
     }
 
     fn keep_child(&mut self, path: &Arc<[u8]>, entry: &DirEntry) {
