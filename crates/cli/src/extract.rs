@@ -23,6 +23,7 @@ mod destination;
 mod file;
 mod preserve;
 mod replacing;
+mod staging;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -61,13 +62,19 @@ pub trait Review: Send + Sync + fmt::Debug {
     /// Receives each chunk of a file's content, and returns the chunks to write in its place.
     fn take(&self, entry: &WalkEntry, chunk: Chunk, findings: &mut FileFindings) -> Vec<Chunk>;
 
-    /// Receives the findings about a file whose content is written.
+    /// Receives the findings about a file whose content is written under a temporary name.
     ///
     /// # Errors
-    /// Fails if the file must not stay; a new file is then removed.
-    fn end(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()>;
+    /// Fails if the file must not stay; the file is then removed, and an existing one stays.
+    fn check(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()>;
 
-    /// Receives the error of a file of which nothing was written.
+    /// Receives the findings about a file that has its name.
+    fn end(&self, entry: &WalkEntry, findings: &FileFindings);
+
+    /// Receives an entry that was left out, because a file with its name exists.
+    fn skipped(&self, entry: &WalkEntry);
+
+    /// Receives the error of an entry of which nothing was written.
     fn failed(&self, path: &[u8], error: &anyhow::Error);
 }
 
@@ -158,8 +165,8 @@ pub struct Extractor {
     /// Directory of the walk's root, and the next field its name there.
     base: Arc<Directory>,
     base_name: Option<OsString>,
-    /// Identities of created files with several names.
-    linked: HashMap<Location, Identity>,
+    /// Created files with several names: the path of the first created name, and the identity.
+    linked: HashMap<Location, (Vec<u8>, Identity)>,
     totals: Totals,
 }
 
@@ -218,6 +225,9 @@ impl Extractor {
                 self.leave_unentered();
                 let path = entry.path();
                 if let Err(error) = self.take_entry(entry) {
+                    if let Some(review) = &self.shared.review {
+                        review.failed(&path, &error);
+                    }
                     let shown = self.shared.shown(&path);
                     self.shared.lost(error.context(format!("making {shown}")));
                 }
@@ -297,15 +307,20 @@ impl Extractor {
             match self.stack.last() {
                 Some(Some(parent)) => (Arc::clone(parent), OsString::from_vec(entry.name.clone())),
                 // The parent directory could not be created, and this was reported.
-                _ => return Ok(()),
+                _ => {
+                    if let Some(review) = &self.shared.review {
+                        let error = anyhow::anyhow!("its directory could not be made");
+                        review.failed(&entry.path(), &error);
+                    }
+                    return Ok(());
+                }
             }
         };
         let keeps_links = self.shared.replacing.keep_links;
         let location = entry.location();
         let has_more_names = keeps_links && entry.metadata().nlink > 1;
-        // If the extractor did not create the file's first name, this name counts as the first.
-        let expected = self.linked.get(&location).filter(|_| keeps_links).copied();
-        if let Some((first, expected)) = entry.hard_link.as_ref().zip(expected) {
+        // The first name that the extractor created counts: the walk's first name may be left out.
+        if let Some((first, expected)) = self.linked.get(&location).filter(|_| keeps_links) {
             let spot = Spot {
                 directory: &parent,
                 name: &name,
@@ -313,6 +328,9 @@ impl Extractor {
                 path: &entry.path(),
             };
             if !spot.for_link(&self.shared)? {
+                if let Some(review) = &self.shared.review {
+                    review.skipped(&entry);
+                }
                 return Ok(());
             }
             let top = self
@@ -321,10 +339,11 @@ impl Extractor {
                 .cloned()
                 .flatten()
                 .unwrap_or_else(|| Arc::clone(&self.base));
-            destination::link(&top, first, expected, &parent, &name)?;
+            destination::link(&top, first, *expected, &parent, &name)?;
             self.totals.hard_links = self.totals.hard_links.saturating_add(1);
             return Ok(());
         }
+        let path = if has_more_names { entry.path() } else { Vec::new() };
         match entry.metadata().kind {
             FileKind::Directory => {
                 let directory = Directory::make(&parent, &name, &entry, &self.shared)?;
@@ -341,7 +360,7 @@ impl Extractor {
                 if !has_more_names {
                     self.queue(job);
                 } else if let Some(identity) = run(job, &self.shared) {
-                    self.linked.insert(location, identity);
+                    self.linked.insert(location, (path, identity));
                 }
             }
             _ => {
@@ -349,7 +368,7 @@ impl Extractor {
                 if let Some(identity) = made {
                     self.totals.others = self.totals.others.saturating_add(1);
                     if has_more_names {
-                        self.linked.insert(location, identity);
+                        self.linked.insert(location, (path, identity));
                     }
                 }
             }

@@ -23,7 +23,7 @@ use buttress::{
 };
 
 use crate::context::Context;
-use crate::exit::Advice;
+use crate::exit::{Advice, usage};
 use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset, Rescue as RescueOption};
 use crate::identity::Identity;
 use crate::mounted::places::{self, Mounted};
@@ -88,8 +88,13 @@ impl Context {
         }
     }
 
-    /// Opens one image or device with `options`.
+    /// Opens one image or device with `options`. With `--generation`, refuses to open it for writing.
     pub fn open_device(&self, path: &Path, options: &DeviceOptions) -> Result<Device> {
+        if options.write && self.globals().generation.is_some() {
+            return Err(usage(
+                "--generation opens an older state, which can only be read: omit the option",
+            ));
+        }
         if path.is_dir() {
             self.hand_on(path)?;
             return Err(anyhow::anyhow!("{} is a directory", path.display())).context(Advice::new(
@@ -115,16 +120,6 @@ impl Context {
     }
 }
 
-/// Returns the rescue options of the global flags.
-pub(crate) fn rescue_of(globals: &Globals) -> Rescue {
-    Rescue {
-        use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
-        ignore_bad_roots: globals.rescues(RescueOption::IgnoreBadRoots),
-        ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
-        no_log_replay: globals.rescues(RescueOption::NoLogReplay),
-    }
-}
-
 /// Opens the volume on devices, and prints notices about it.
 fn open_on(
     context: &Context,
@@ -133,7 +128,7 @@ fn open_on(
     options: VolumeOptions,
     writes: bool,
 ) -> Result<Volume> {
-    let options = states::with_index(context, image, options)?;
+    let options = states::with_index(context, image, &devices, options)?;
     let opened = options.open_devices(devices);
     let volume = opened.map_err(|error| {
         let error = states::advised(context, advised(error));

@@ -80,6 +80,17 @@ pub enum Error {
         /// The reason.
         problem: String,
     },
+    /// A block of a group's metadata is free in the bitmaps.
+    #[error(
+        "byte {physical} of the device has metadata of block group {group}, but its block is free. To \
+         repair, run `e2fsck -f` on the unmounted volume"
+    )]
+    FreeMetadata {
+        /// The group in the old file system.
+        group: u32,
+        /// The first free byte on the device.
+        physical: u64,
+    },
     /// A block of an inode is free in the bitmaps.
     #[error(
         "byte {physical} of the device belongs to inode {inode}, but its block is free. To repair, \

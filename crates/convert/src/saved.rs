@@ -14,6 +14,7 @@ mod view;
 use crate::error::{Error, Result};
 use crate::extents::IMAGE;
 use crate::layout::{Moved, RESERVED, UNIT_BYTES};
+use crate::survey::require_groups;
 use crate::zeros::{self, ZEROS};
 use crate::{GENERATION, SAVED_TREE};
 use buttress_device::Device;
@@ -239,5 +240,6 @@ fn require_used(old: &Ext, mapped: &[Mapped], old_bytes: u64) -> Result<Vec<Rang
             }
         }
     }
+    require_groups(old, &all)?;
     Ok(all)
 }

@@ -1,7 +1,7 @@
 //! The first pass: the used units of the device, and an upper bound on the size of the new trees.
 //!
-//! Invariant: after the survey, each block of each inode is in use by the bitmaps. Later steps write
-//! to free blocks, so a block that is free by mistake would be lost.
+//! Invariant: after the survey, each block of each inode and of the groups' metadata is in use by the
+//! bitmaps. Later steps write to free blocks, so a block that is free by mistake would be lost.
 
 use crate::error::{Error, Result};
 use crate::inodes::INLINE_BYTES_MAX;
@@ -40,18 +40,50 @@ fn require_used(
     first: BlockNumber,
     (blocks, block_bytes): (u64, u64),
 ) -> Result<()> {
+    match first_free(runs, first, blocks, block_bytes) {
+        None => Ok(()),
+        Some(physical) => Err(Error::FreeBlock {
+            inode: inode.number.get(),
+            physical,
+        }),
+    }
+}
+
+/// Returns the first byte of these blocks that no used range has.
+fn first_free(runs: &[Range<u64>], first: BlockNumber, blocks: u64, block_bytes: u64) -> Option<u64> {
     let start = first.get().exact_mul(block_bytes);
     let end = start.exact_add(blocks.exact_mul(block_bytes));
     let index = runs.partition_point(|run| run.end <= start);
-    let physical = match runs.get(index) {
-        Some(run) if run.start <= start && end <= run.end => return Ok(()),
-        Some(run) if run.start <= start => run.end,
-        _ => start,
-    };
-    Err(Error::FreeBlock {
-        inode: inode.number.get(),
-        physical,
-    })
+    match runs.get(index) {
+        Some(run) if run.start <= start && end <= run.end => None,
+        Some(run) if run.start <= start => Some(run.end),
+        _ => Some(start),
+    }
+}
+
+/// Requires that the bitmaps have the metadata of each group as used: bitmaps, inode table, and copies
+/// of the superblock and descriptors. `runs` are the used ranges in bytes, in order.
+pub(crate) fn require_groups(old: &Ext, runs: &[Range<u64>]) -> Result<()> {
+    let block_bytes = u64::from(old.superblock().block_bytes);
+    for group in old.groups() {
+        let group = group?;
+        let table = &group.inode_table;
+        let parts = [
+            (group.blocks.start, old.copied_blocks(group.number)),
+            (group.block_bitmap, 1),
+            (group.inode_bitmap, 1),
+            (table.start, table.end.get().exact_sub(table.start.get())),
+        ];
+        for (first, blocks) in parts.into_iter().filter(|(_, blocks)| *blocks > 0) {
+            if let Some(physical) = first_free(runs, first, blocks, block_bytes) {
+                return Err(Error::FreeMetadata {
+                    group: group.number.get(),
+                    physical,
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns an upper bound on the size of an inode's items, and requires that all of its blocks are in
@@ -110,6 +142,7 @@ pub(crate) fn survey(
         blocks = blocks.exact_add(range.end.get().exact_sub(range.start.get()));
         bytes = bytes.exact_add(EXTENT_BYTES);
     }
+    require_groups(old, &runs)?;
     for inode in old.inodes() {
         let inode = inode?;
         progress.check()?;

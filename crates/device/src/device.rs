@@ -15,7 +15,7 @@ use crate::engine::inline::InlineEngine;
 use crate::engine::io_uring::IoUringEngine;
 use crate::engine::threads::ThreadEngine;
 use crate::engine::{Engine, RunRequests};
-use crate::error::{IoError, Operation, byte_length};
+use crate::error::{IoError, Operation, byte_length, read_only};
 use crate::memory::MemoryBackend;
 #[cfg(target_os = "linux")]
 use crate::overlay::BaseState;
@@ -93,6 +93,8 @@ pub const MAX_REQUEST_BYTES: u64 = 1 << 20;
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
+    /// True if this handle refuses changes.
+    is_for_reading: bool,
 }
 
 struct Inner {
@@ -222,6 +224,7 @@ impl Device {
                 #[cfg(target_os = "linux")]
                 base_state: None,
             }),
+            is_for_reading: false,
         }
     }
 
@@ -253,6 +256,7 @@ impl Device {
         };
         Self {
             inner: Arc::new(inner),
+            is_for_reading: false,
         }
     }
 
@@ -273,6 +277,24 @@ impl Device {
             None => Engine::Threads,
         };
         Self::with_backend(Arc::new(overlay), engine)
+    }
+
+    /// Returns a handle of this device that refuses every change, for users that must only read.
+    #[must_use]
+    pub fn for_reading(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            is_for_reading: true,
+        }
+    }
+
+    /// Fails if this handle is for reading, or if the range is not on the device.
+    fn check_change(&self, operation: Operation, offset: u64, length: u64) -> Result<(), IoError> {
+        let core = self.core();
+        if self.is_for_reading {
+            return Err(core.error(operation, offset, length, &read_only()));
+        }
+        core.check_range(operation, offset, length)
     }
 
     #[cfg(target_os = "linux")]
@@ -307,6 +329,7 @@ impl Device {
     pub fn set_size(&self, size_bytes: u64) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         let core = self.core();
+        self.check_change(Operation::Resize, 0, 0)?;
         let result = core.backend.set_size(size_bytes);
         result.map_err(|cause| core.error(Operation::Resize, 0, 0, &cause))
     }
@@ -346,7 +369,7 @@ impl Device {
     /// Returns true if the device can be written.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        self.core().backend.is_writable()
+        !self.is_for_reading && self.core().backend.is_writable()
     }
 
     /// Releases the lock on the device for a caller that is done with it, although clones of the
@@ -488,7 +511,7 @@ impl Device {
     pub fn start_writes(&self, requests: impl AsRef<[WriteRequest]>) -> Vec<PendingWrite> {
         let core = self.core();
         let (valid, refusals) = split(requests.as_ref(), |request| {
-            core.check_range(
+            self.check_change(
                 Operation::Write,
                 request.offset_bytes,
                 byte_length(request.bytes.len()),
@@ -516,7 +539,7 @@ impl Device {
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), IoError> {
         let core = self.core();
         let length_bytes = byte_length(bytes.len());
-        core.check_range(Operation::Write, offset_bytes, length_bytes)?;
+        self.check_change(Operation::Write, offset_bytes, length_bytes)?;
         let queued = core.clock.now();
         core.recorder.queued(1, queued);
         let result = self.inner.engine.write(core, offset_bytes, bytes);
@@ -555,7 +578,7 @@ impl Device {
     ) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         let core = self.core();
-        core.check_range(Operation::Share, offset_bytes, length_bytes)?;
+        self.check_change(Operation::Share, offset_bytes, length_bytes)?;
         core.backend
             .share_from(source, source_offset_bytes, offset_bytes, length_bytes)
             .map_err(|cause| core.error(Operation::Share, offset_bytes, length_bytes, &cause))
@@ -569,7 +592,7 @@ impl Device {
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         let core = self.core();
-        core.check_range(Operation::Discard, offset_bytes, length_bytes)?;
+        self.check_change(Operation::Discard, offset_bytes, length_bytes)?;
         let result = core.backend.discard(offset_bytes, length_bytes);
         result.map_err(|cause| core.error(Operation::Discard, offset_bytes, length_bytes, &cause))
     }
@@ -590,7 +613,7 @@ impl Device {
     /// then have space. Also fails as [`write`](Self::write) does.
     pub fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
         let core = self.core();
-        core.check_range(Operation::Reserve, offset_bytes, length_bytes)?;
+        self.check_change(Operation::Reserve, offset_bytes, length_bytes)?;
         let result = core.backend.reserve(offset_bytes, length_bytes);
         result.map_err(|cause| core.error(Operation::Reserve, offset_bytes, length_bytes, &cause))
     }
@@ -602,7 +625,7 @@ impl Device {
     pub fn zero(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         let core = self.core();
-        core.check_range(Operation::Zero, offset_bytes, length_bytes)?;
+        self.check_change(Operation::Zero, offset_bytes, length_bytes)?;
         let result = core.backend.zero(offset_bytes, length_bytes);
         result.map_err(|cause| core.error(Operation::Zero, offset_bytes, length_bytes, &cause))
     }

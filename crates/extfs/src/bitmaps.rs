@@ -255,7 +255,8 @@ impl Ext {
 
     /// Returns the number of blocks at the start of a group that hold the superblock, descriptors,
     /// and blocks reserved for descriptors.
-    fn copied_blocks(&self, number: GroupNumber) -> u64 {
+    #[must_use]
+    pub fn copied_blocks(&self, number: GroupNumber) -> u64 {
         let superblock = &self.superblock;
         let has_superblock = superblock.has_superblock(number);
         let per_block = superblock.descriptors_per_block();

@@ -200,6 +200,7 @@ impl ExtInode {
         let flags = InodeFlags::from_bits_retain(base.flags.get());
         let has_high_size = kind == FileKind::Regular || kind == FileKind::Directory;
         let high_size = if has_high_size { base.size_high.get() } else { 0 };
+        let size_bytes = size(base.size_low.get(), high_size, superblock.block_bytes)?;
         let attribute_block =
             u64::from(base.attribute_block_low.get()) | (u64::from(base.attribute_block_high.get()) << 32);
         let has_projects = superblock.ro_compat.contains(RoCompat::PROJECT);
@@ -210,7 +211,7 @@ impl ExtInode {
             uid: u32::from(base.uid_low.get()) | (u32::from(base.uid_high.get()) << 16),
             gid: u32::from(base.gid_low.get()) | (u32::from(base.gid_high.get()) << 16),
             project: if has_projects { extra.project() } else { None },
-            size_bytes: u64::from(base.size_low.get()) | (u64::from(high_size) << 32),
+            size_bytes,
             links: base.links.get(),
             flags,
             generation: base.generation.get(),
@@ -255,6 +256,21 @@ fn blocks(superblock: &Superblock, whole: &RawInode<'_>, flags: InodeFlags) -> R
         found: blocks,
         least: 0,
         most: superblock.blocks,
+    })
+}
+
+/// Returns the size in bytes. A file has at most 2^32 - 1 blocks.
+fn size(low: u32, high: u32, block_bytes: u32) -> Result<u64, Problem> {
+    let found = u64::from(low) | (u64::from(high) << 32);
+    let most = u64::from(u32::MAX).exact_mul(u64::from(block_bytes));
+    if found <= most {
+        return Ok(found);
+    }
+    Err(Problem::Field {
+        field: "the size in bytes",
+        found,
+        least: 0,
+        most,
     })
 }
 
@@ -331,6 +347,19 @@ mod tests {
             assert_eq!(time(stored, Some(5 << 2 | high)), expected, "{stored:#x} {high}");
         }
         assert_eq!(time(u32::MAX, None).seconds, -1);
+    }
+
+    #[test]
+    fn sizes_beyond_all_blocks_are_refused() {
+        assert_eq!(size(5, 1, 4096).unwrap(), (1 << 32) + 5);
+        let most = u64::from(u32::MAX) * 1024;
+        let halves = |size: u64| (size as u32, (size >> 32) as u32);
+        let (low, high) = halves(most);
+        assert_eq!(size(low, high, 1024).unwrap(), most);
+        for wrong in [most + 1, 1 << 63, u64::MAX] {
+            let (low, high) = halves(wrong);
+            assert!(size(low, high, 1024).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub use identity::{FoundDevice, Identity, identify, identify_by_blocks};
 pub use index::{BlockIndex, IndexReader, IndexWriter, OpenedIndex};
 pub use record::{Record, RecordFlags};
 pub use scan::{Scanned, scan};
-pub use states::{Origin, State, states};
+pub use states::{Origin, State, states, states_at};
 pub use survey::{BlockCounts, Survey, Surveyor};
 pub use verdict::{FileFindings, Judge, Verdict};
 pub use view::{View, ViewOptions};

@@ -93,6 +93,19 @@ pub fn states(devices: &[Device], fsid: Uuid, index: Option<&BlockIndex>) -> Res
     Ok(found.into_values().rev().collect())
 }
 
+/// Returns the states of the commits that the superblocks at one offset are of, the newest first.
+#[must_use]
+pub fn states_at(devices: &[Device], fsid: Uuid, at: Physical) -> Vec<State> {
+    let copies = superblocks(devices, fsid).into_iter();
+    let mut found: Vec<State> = copies
+        .filter(|(place, _)| *place == at)
+        .filter_map(|(place, superblock)| of_superblock(place, &superblock).next())
+        .collect();
+    found.sort_by_key(|state| core::cmp::Reverse((state.generation(), state.root.logical)));
+    found.dedup();
+    found
+}
+
 /// Returns the valid superblocks of a file system on all devices.
 pub(crate) fn superblocks(devices: &[Device], fsid: Uuid) -> Vec<(Physical, Superblock)> {
     let mut found = Vec::new();

@@ -106,6 +106,11 @@ fn newest_state_equals_the_opened_volume() {
         let view = view::open(&known, index.identity(), newest, &options).unwrap();
         assert_eq!(content(&view.filesystem), expected, "{name}");
         assert!(!view.filesystem.volume().may_be_written(), "{name}");
+        for slot in view.filesystem.volume().devices() {
+            let device = slot.in_use().unwrap();
+            assert!(!device.is_writable(), "{name}");
+            assert!(device.write(1 << 20, &[1; 512]).is_err(), "{name}");
+        }
         for state in &all {
             if let Ok(view) = view::open(&known, index.identity(), state, &options) {
                 let _ = content(&view.filesystem);

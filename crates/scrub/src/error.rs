@@ -1,7 +1,7 @@
 //! Errors of scrubs, replacements and resynchronisations.
 
 use buttress_device::IoError;
-use buttress_format::{DeviceId, ErrorKind};
+use buttress_format::{DeviceId, ErrorKind, Generation};
 
 /// The reason why a job failed.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +11,14 @@ pub enum Error {
     Unsupported {
         /// The name of the unsupported feature.
         feature: &'static str,
+    },
+    /// The volume was opened at an older state, which nothing may change.
+    #[error("scrub repairs the newest state only (found {shown}, expected {newest})")]
+    OlderState {
+        /// The generation of the open state.
+        shown: Generation,
+        /// The newest generation.
+        newest: Generation,
     },
     /// A required tree is unreadable, or the job was cancelled.
     #[error(transparent)]
@@ -76,7 +84,7 @@ impl Error {
         match self {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Filesystem(error) => error.kind(),
-            Self::NoReplacement => ErrorKind::Caller,
+            Self::NoReplacement | Self::OlderState { .. } => ErrorKind::Caller,
             Self::TargetFailed(_) | Self::ReturnFailed { .. } => ErrorKind::Io,
             Self::MetadataLost { .. }
             | Self::NotOpened(_)

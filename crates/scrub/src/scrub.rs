@@ -16,7 +16,7 @@ use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Incompat, Logical};
 use buttress_fs::{Filesystem, Progress};
 use buttress_locks::Mutex;
-use buttress_volume::DeviceSlot;
+use buttress_volume::{DeviceSlot, Notice, Volume};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -40,7 +40,8 @@ impl<'a> Scrub<'a> {
     /// and no other thread may write to it.
     ///
     /// # Errors
-    /// Fails with [`Error::Unsupported`], or with an error if the volume has no extent tree.
+    /// Fails with [`Error::Unsupported`], with [`Error::OlderState`] for repairs of an older state, or
+    /// with an error if the volume has no extent tree.
     pub fn new(filesystem: &Filesystem, options: Options, progress: Progress) -> Result<Self, Error> {
         Self::make(filesystem, options, progress, None)
     }
@@ -61,6 +62,9 @@ impl<'a> Scrub<'a> {
             if superblock.incompat.contains(feature) {
                 return Err(Error::Unsupported { feature: name });
             }
+        }
+        if !options.read_only {
+            require_newest(&volume)?;
         }
         let trees = Trees::of(filesystem)?;
         let source = replaces
@@ -193,5 +197,16 @@ impl<'a> Scrub<'a> {
         }
         job.flush();
         Ok(job.progress.check()?)
+    }
+}
+
+/// Fails if the volume was opened at an older state: its copies count as damaged after later commits.
+fn require_newest(volume: &Volume) -> Result<(), Error> {
+    match volume.notices().into_iter().find_map(|notice| match notice {
+        Notice::OlderState { shown, newest } => Some((shown, newest)),
+        _ => None,
+    }) {
+        Some((shown, newest)) => Err(Error::OlderState { shown, newest }),
+        None => Ok(()),
     }
 }

@@ -3,7 +3,8 @@
 //! A view is for reading. The caller names each device, and passes the chunks of the state to
 //! [`Volume::add_chunk`]. Copies that a later commit overwrote fail the checks of their blocks.
 //!
-//! Invariants: opening a view reads nothing, and a notice forbids writing to it.
+//! Invariants: opening a view reads nothing. A notice forbids writing to a view, and its devices
+//! refuse every change.
 
 use crate::devices::DeviceSlot;
 use crate::error::{DevicesError, Error};
@@ -61,9 +62,10 @@ pub fn view(
     let format = superblock.block_format().with_seeds(seeds);
     format.generation.raise(newest);
     let shown = superblock.generation;
-    let slots = devices
-        .into_iter()
-        .map(|given| DeviceSlot::given(given.id, given.uuid, given.fsid, given.device, None));
+    let slots = devices.into_iter().map(|given| {
+        let device = given.device.for_reading();
+        DeviceSlot::given(given.id, given.uuid, given.fsid, device, None)
+    });
     Ok(Start {
         format,
         options: OpenOptions {

@@ -6,6 +6,7 @@ use crate::volume::Volume;
 use buttress_device::Device;
 use buttress_format::Generation;
 use buttress_fs::Progress;
+use buttress_salvage::survey::is_usable;
 use buttress_salvage::{BlockIndex, Error, Identity, State, ViewOptions, identify, states, view};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -107,17 +108,27 @@ impl VolumeOptions {
             .filter(|state| state.generation() == generation)
             .collect();
         let mut failure = Error::NoState { generation };
-        // Two roots of one generation: the one that a superblock names comes first, else the one
-        // that opens.
+        // Of several roots of one generation, the one that a superblock names comes first. A root
+        // whose trees cannot be read counts only if no other root is better.
         let mut ordered = of_generation;
         ordered.sort_by_key(|state| state.origin);
+        let has_rivals = ordered.len() > 1;
+        let mut damaged = None;
         for state in ordered {
             match view::open(devices, &identity, state, &options) {
-                Ok(view) => return Ok(Some(Volume::over(view.filesystem))),
+                Ok(view) => {
+                    if !has_rivals || is_usable(&view.filesystem, &Progress::new())? {
+                        return Ok(Some(Volume::over(view.filesystem)));
+                    }
+                    damaged.get_or_insert(view);
+                }
                 Err(error) => failure = error,
             }
         }
-        Err(failure.into())
+        match damaged {
+            Some(view) => Ok(Some(Volume::over(view.filesystem))),
+            None => Err(failure.into()),
+        }
     }
 }
 

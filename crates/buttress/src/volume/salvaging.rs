@@ -1,4 +1,4 @@
-//! Calls for salvaging files: older states of a volume, and how far it can be read.
+//! The older states of a volume.
 
 use super::Volume;
 use crate::error::Result;

@@ -101,7 +101,11 @@ impl Subcommand for Check {
     ];
 
     fn uses(&self) -> Uses {
-        Uses::VOLUME
+        // A plan for an older state does not fit the newest one.
+        Uses {
+            state: !self.repair,
+            ..Uses::VOLUME
+        }
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -15,7 +15,6 @@ use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, example};
-use crate::opening::rescue_of;
 use crate::opening::states::{identity_of, index_of};
 use crate::output::terminal::Stdout;
 use crate::output::time::Clock;

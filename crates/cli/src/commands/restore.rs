@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::salvage::{first_directory, tree_roots};
 use buttress::{Follow, Location, Progress, SubvolumeId, Volume, WalkItem, WalkOptions};
 use clap::Args;
 use serde_json::{Value, json};
@@ -148,10 +147,19 @@ impl Subcommand for Restore {
             mirror: self.mirror,
         };
         let chosen = roots::choose(context, &devices, &wanted, &progress)?;
+        // The user did not ask for an older state, so files of the newest one may be missing.
+        let is_older = !wanted.is_named() && chosen.is_older();
+        if is_older {
+            context.warn(format_args!(
+                "generation {}: this older state is read, because the newest one (generation {}) is damaged; newer files may be missing. To read the newest one, give --generation {}",
+                chosen.generation(), chosen.newest, chosen.newest
+            ));
+        }
         if self.list_roots {
             watch.end_as(true);
             return list_roots(context, &chosen.volume, &progress);
         }
+        self.report_snapshots(context, &chosen.volume);
         let start = self.start(&chosen.volume)?;
         let done = match (&self.directory, self.dry_run) {
             (Some(directory), false) => {
@@ -161,6 +169,16 @@ impl Subcommand for Restore {
         };
         watch.end_as(done.is_ok());
         drop(cancelling);
+        if done.is_ok() && is_older {
+            return done.map(|outcome| match outcome {
+                Outcome::Done => Outcome::Negative,
+                worse => worse,
+            });
+        }
+        if done.is_ok() && filter.is_in_vain() {
+            context.warn("--path-regex: no path matches, so nothing was restored");
+            return Ok(Outcome::Negative);
+        }
         done
     }
 }
@@ -171,10 +189,26 @@ impl Restore {
         let id = SubvolumeId::new(self.root);
         let subvolume = volume.subvolume_by_id(id)?;
         if self.find_dir {
-            let found = first_directory(volume, id)?;
+            let found = volume.first_directory(id)?;
             return found.with_context(|| format!("subvolume {id}: no directory can be read"));
         }
         Ok(subvolume.locate("", Follow::All)?)
+    }
+
+    /// Reports how many snapshots are left out without `-s`.
+    fn report_snapshots(&self, context: &Context, volume: &Volume) {
+        // If subvolumes cannot be listed, the walk reports each one that it cannot read.
+        let Ok(all) = volume.subvolumes() else { return };
+        let is_left_out = |id: u64, is_snapshot: bool| is_snapshot && id != self.root && !self.snapshots;
+        let left_out = all
+            .iter()
+            .filter(|one| is_left_out(one.id.get(), !one.root_item.parent_uuid.is_nil()));
+        let count = left_out.count();
+        if count > 0 {
+            context.notice(format_args!(
+                "{count} snapshots are left out; to restore them, give -s"
+            ));
+        }
     }
 
     fn walk_options(&self, progress: &Progress) -> WalkOptions {
@@ -342,7 +376,7 @@ fn report_errors(context: &Context, target: &Target, errors: Vec<anyhow::Error>)
 
 /// Lists the roots of all trees, as `btrfs restore -l` does.
 fn list_roots(context: &Context, volume: &Volume, progress: &Progress) -> Result<Outcome> {
-    let roots = tree_roots(volume, progress)?;
+    let roots = volume.tree_roots(progress)?;
     if context.json() {
         let values = roots.iter().map(|(key, logical, level)| {
             json!({

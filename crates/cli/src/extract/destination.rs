@@ -151,6 +151,9 @@ pub(super) fn make_special(
         path: &entry.path(),
     };
     if !spot.for_other(metadata.kind, shared)? {
+        if let Some(review) = &shared.review {
+            review.skipped(entry);
+        }
         return Ok(None);
     }
     let attributes = Attributes::of(entry, shared);

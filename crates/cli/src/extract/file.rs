@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
 use buttress::salvage::FileFindings;
-use buttress::{Content, FileReader, WalkEntry};
+use buttress::{ByteCount, Chunk, Content, FileOffset, FileReader, WalkEntry};
 use rustix::fs::{AtFlags, OFlags};
 
 use super::Shared;
@@ -16,6 +16,7 @@ use super::attributes::Attributes;
 use super::beneath::{self, Identity};
 use super::destination::{Directory, make_way};
 use super::replacing::{Spot, Way, is_positioned};
+use super::staging::stage;
 
 /// Creates the file `name` in `directory`. If a range of the source is damaged, it becomes a hole
 /// in the copy and is reported. Returns the identity of the file, by which hard links are
@@ -46,7 +47,23 @@ pub(super) fn make(
     };
     let mut is_new = false;
     let file = match spot.for_file(shared)? {
-        Way::Closed => return Ok(None),
+        Way::Closed => {
+            if let Some(review) = &shared.review {
+                review.skipped(entry);
+            }
+            return Ok(None);
+        }
+        Way::Free if shared.review.is_some() => {
+            let inherits_acl = directory.has_default_acl();
+            let replaces = shared.replacing.remove;
+            let (identity, findings) = stage(directory, name, mode, replaces, |file| {
+                fill(file, reader, (&attributes, inherits_acl), entry, handled, shared)
+            })?;
+            if let Some(review) = &shared.review {
+                review.end(entry, &findings);
+            }
+            return Ok(Some(identity));
+        }
         Way::Into(file) => file,
         Way::Free => {
             is_new = true;
@@ -67,22 +84,29 @@ pub(super) fn make(
         // created the file, so no other data is lost.
         let _ = rustix::fs::unlinkat(directory.fd(), name, AtFlags::empty());
     }
-    made
+    Ok(Some(made?.0))
 }
 
-/// Writes a file's content and sets its attributes.
+/// Writes a file's content and sets its attributes. Returns the file's identity, and the findings of
+/// the review.
 fn fill(
     file: &File,
-    mut reader: FileReader,
+    reader: FileReader,
     (attributes, inherits_acl): (&Attributes, bool),
     entry: &WalkEntry,
     handled: &mut u64,
     shared: &Shared,
-) -> Result<Option<Identity>> {
+) -> Result<(Identity, FileFindings)> {
     let size = entry.metadata().size.get();
     let mut written_to = 0;
+    let mut source = Source {
+        reader,
+        size,
+        read_to: FileOffset::MIN,
+        failure: None,
+    };
     let mut findings = FileFindings::default();
-    while let Some(chunk) = reader.next_chunk()? {
+    while let Some(chunk) = source.next(shared)? {
         *handled = handled.saturating_add(chunk.length.get());
         shared.progress.advance(0, chunk.length);
         let chunks = match &shared.review {
@@ -107,7 +131,7 @@ fn fill(
         }
     }
     if let Some(review) = &shared.review {
-        review.end(entry, &findings)?;
+        review.check(entry, &findings)?;
     }
     if written_to < size && file.metadata()?.is_file() {
         file.set_len(size)
@@ -115,7 +139,50 @@ fn fill(
     }
     shared.files.fetch_add(1, Ordering::Relaxed);
     attributes.apply_to_file(file, inherits_acl, shared)?;
-    Ok(Some(Identity::from(&rustix::fs::fstat(file)?)))
+    Ok((Identity::from(&rustix::fs::fstat(file)?), findings))
+}
+
+/// The largest number of bytes that a review reads again at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// The content of a file. If the reader fails, a restoration gets the rest in damaged pieces, which
+/// the review reads again without checksums.
+///
+/// Invariant: after a failure, the reader is not asked again, because it would return holes.
+struct Source {
+    reader: FileReader,
+    size: u64,
+    read_to: FileOffset,
+    /// The failure of the reader.
+    failure: Option<Content>,
+}
+
+impl Source {
+    fn next(&mut self, shared: &Shared) -> Result<Option<Chunk>> {
+        if self.failure.is_none() {
+            match self.reader.next_chunk() {
+                Err(error) if shared.review.is_some() && !shared.progress.is_cancelled() => {
+                    self.failure = Some(Content::Damaged(error));
+                }
+                read => {
+                    let chunk = read?;
+                    self.read_to = chunk.as_ref().map_or(self.read_to, Chunk::end);
+                    return Ok(chunk);
+                }
+            }
+        }
+        let rest = self.size.checked_sub(self.read_to.get());
+        let Some((content, rest)) = self.failure.clone().zip(rest.filter(|rest| *rest > 0)) else {
+            return Ok(None);
+        };
+        let piece = Chunk {
+            offset: self.read_to,
+            length: ByteCount::new(rest.min(PIECE_BYTES)),
+            content,
+        };
+        self.read_to = piece.end();
+        Ok(Some(piece))
+    }
 }
 
 /// Writes the content sequentially, with zeros for holes, to a pipe or a device that the user

@@ -21,7 +21,7 @@ use crate::replacing::{dangling, directory_in_the_way, kind_name};
 /// Target for a regular file.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// No file has the target name any more.
+    /// No file has the target name any more, or a restoration replaces it.
     Free,
     /// The content goes into this new or emptied file.
     Into(File),
@@ -84,7 +84,10 @@ impl Spot<'_> {
         }
         let keeps_content = replacing.keep_links && target.st_nlink > 1;
         if replacing.remove || keeps_content || (is_link && !follows) {
-            self.clear()?;
+            // A restoration renames its file over this one, after the content was judged.
+            if shared.review.is_none() {
+                self.clear()?;
+            }
             return Ok(Way::Free);
         }
         let opened = self.open(follows, &target, shared, &shown);

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use buttress::salvage::{BlockIndex, Identity, identify};
 use buttress::{Device, Error, Notice, Progress, VolumeOptions};
 
@@ -30,7 +30,8 @@ pub(crate) fn default_index(image: &Path) -> PathBuf {
 }
 
 /// Opens an index: the given one, or the one beside the image if that one exists. Warns if the
-/// devices have changed since the scan.
+/// devices have changed since the scan. An index of another file system is ignored, and refused if
+/// the user named it.
 pub(crate) fn index_of(
     context: &Context,
     image: &Path,
@@ -51,6 +52,19 @@ pub(crate) fn index_of(
     let scanned = index.identity();
     let known = identify(devices, &Progress::new()).unwrap_or_default(); // Clamp: without superblocks, nothing is compared.
     let now = known.iter().find(|now| now.fsid == scanned.fsid);
+    if now.is_none() && !known.is_empty() {
+        let other = format!(
+            "{}: the index is of another file system (found {}, expected one of {})",
+            path.display(),
+            scanned.fsid,
+            image.display()
+        );
+        if given.is_some() {
+            bail!(other);
+        }
+        context.warn(format_args!("{other}; the index is ignored"));
+        return Ok(None);
+    }
     if now.is_some_and(|now| now.generation() != scanned.generation()) {
         context.warn(format_args!(
             "{}: the image has changed since the scan; to scan it again, run `buttress rescue scan`",
@@ -76,14 +90,18 @@ pub(crate) fn identity_of(
 }
 
 /// Adds the index beside the image to options that ask for an older state.
-pub(super) fn with_index(context: &Context, image: &Path, options: VolumeOptions) -> Result<VolumeOptions> {
+pub(super) fn with_index(
+    context: &Context,
+    image: &Path,
+    devices: &[Device],
+    options: VolumeOptions,
+) -> Result<VolumeOptions> {
     if context.globals().generation.is_none() {
         return Ok(options);
     }
-    let index = default_index(image);
-    Ok(match index.exists() {
-        true => options.index(index),
-        false => options,
+    Ok(match index_of(context, image, None, devices)? {
+        Some(_) => options.index(default_index(image)),
+        None => options,
     })
 }
 

@@ -36,6 +36,7 @@ mod replace;
 mod replace_lost;
 mod rescue;
 mod restore;
+mod restore_rules;
 mod scrub;
 mod send;
 mod shell;

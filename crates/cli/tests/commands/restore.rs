@@ -156,7 +156,14 @@ fn restored_files_are_those_of_btrfs_restore() {
     // An existing file stays, unless -o replaces it.
     let changed = folder.join("ours 0/a/file 5");
     fs::write(&changed, "changed").unwrap();
-    done(folder, &["restore", "-q", "made.img", "ours 0"]);
+    let output = buttress(folder, &["restore", "--report", "report", "made.img", "ours 0"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("a/file 5: skipped") || text(&output.stdout).contains("skipped:"));
+    let report: Value = serde_json::from_slice(&fs::read(folder.join("report")).unwrap()).unwrap();
+    let entries = report["files"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["path"] == "a/file 5").unwrap();
+    assert_eq!(entry["verdict"], "skipped");
+    assert_eq!(report["totals"]["skipped"]["files"], entries.len());
     assert_eq!(fs::read(&changed).unwrap(), b"changed");
     done(folder, &["restore", "-q", "-o", "made.img", "ours 0"]);
     assert_eq!(
@@ -306,9 +313,17 @@ fn damaged_volumes_are_restored_with_verdicts() {
         }
         assert_eq!(report["totals"]["verified"]["files"], verified);
         let is_whole = report["totals"]["verified"]["files"] == report["files"].as_array().unwrap().len();
+        let state = &report["state"];
+        let is_older = state["generation"].as_u64() < state["newest-generation"].as_u64();
+        assert_eq!(is_older, matches!(how, Damage::Root(1)), "{how:?}: {state}");
+        assert_eq!(
+            text(&output.stderr).contains("this older state is read"),
+            is_older,
+            "{output:?}"
+        );
         assert_eq!(
             output.status.code(),
-            Some(i32::from(!is_whole)),
+            Some(i32::from(!is_whole || is_older)),
             "{how:?}: {output:?}"
         );
         assert!(

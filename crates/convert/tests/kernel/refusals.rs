@@ -160,9 +160,20 @@ fn a_block_that_is_free_by_mistake_is_refused() -> Result<()> {
     let blocks = blocks(&image.path)?;
     ensure!(blocks.len() == 4, "{blocks:?}");
     let old = Ext::open(&Device::memory(whole.clone()))?;
-    let free = old.groups().next().context("no group")??.free_blocks;
+    let group = old.groups().next().context("no group")??;
+    let free = group.free_blocks;
+    let table = group.inode_table.start.get() + 1;
+    let metadata = [
+        ("descriptors", None, group.blocks.start.get() + 1),
+        ("block bitmap", None, group.block_bitmap.get()),
+        ("inode bitmap", None, group.inode_bitmap.get()),
+        ("inode table", None, table),
+    ];
+    let of_inodes = blocks
+        .into_iter()
+        .map(|(kind, inode, block)| (kind, Some(inode), block));
     let script = image.path.with_extension("debugfs");
-    for (kind, inode, block) in blocks {
+    for (kind, inode, block) in of_inodes.chain(metadata) {
         std::fs::write(&image.path, &whole)?;
         let commands = format!(
             "freeb {block}\nset_bg 0 free_blocks_count {}\nset_bg 0 checksum calc\n",
@@ -174,10 +185,14 @@ fn a_block_that_is_free_by_mistake_is_refused() -> Result<()> {
             .args([&script, &image.path]))?;
         let before = std::fs::read(&image.path)?;
         let error = prepare(&device(&image)?, &options(22), &Progress::new()).err();
-        let expected = (inode, block * 4096);
+        let found = match &error {
+            Some(Error::FreeBlock { inode, physical }) => Some((Some(*inode), *physical)),
+            Some(Error::FreeMetadata { group: 0, physical }) => Some((None, *physical)),
+            _ => None,
+        };
         ensure!(
-            matches!(error, Some(Error::FreeBlock { inode, physical }) if (inode, physical) == expected),
-            "{kind}: {error:?}, expected {expected:?}"
+            found == Some((inode, block * 4096)),
+            "{kind}: {error:?}, expected inode {inode:?}, block {block}"
         );
         ensure!(
             before == std::fs::read(&image.path)?,

@@ -7,17 +7,19 @@
 //! |---|---|
 //! | `state` | the generation that was restored, its source, and the newest known generation |
 //! | `files` | an object for each file: `path`, `verdict`, `size`, `generations` |
-//! | `totals` | files and bytes by verdict |
+//! | `totals` | files and bytes by verdict, and the number of skipped files |
 //!
 //! A file that is not verified also has `reason`, `lost-bytes`, `lost-ranges` and
-//! `unverified-bytes`.
+//! `unverified-bytes`. An entry is `skipped` if a file with its name exists. It has a path and a
+//! reason only.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
-use buttress::salvage::{FileFindings, Judge, Origin, Verdict, judge_of};
+use anyhow::{Context as _, Result};
+use buttress::salvage::{FileFindings, Judge, Origin, Verdict};
 use buttress::{Chunk, WalkEntry};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -55,13 +57,18 @@ pub(super) struct Judging {
 struct Counted {
     /// The counts of verified, unverified, partial and lost files.
     counts: [Count; 4],
-    /// The first files that are not verified.
+    /// The number of entries that an existing file kept out.
+    skipped: u64,
+    /// The first files that are skipped or not verified.
     shown: Vec<String>,
     out: Option<(BufWriter<File>, PathBuf)>,
     has_files: bool,
     /// The first error of writing the report.
     failure: Option<std::io::Error>,
 }
+
+/// The name of entries that an existing file kept out.
+const SKIPPED: &str = "skipped";
 
 /// All verdicts, in the order of the counts.
 const VERDICTS: [Verdict; 4] = [
@@ -109,7 +116,7 @@ impl Judging {
             })
             .transpose()?;
         Ok(Self {
-            judge: judge_of(&chosen.volume),
+            judge: chosen.volume.judge(),
             generation,
             state,
             state_text: format!("generation {generation} ({origin}){newer}"),
@@ -201,9 +208,12 @@ impl Judging {
                 let size = units.text(count.bytes);
                 writeln!(out, "{name:12} {} files, {size}{lost}", count.files)?;
             }
+            if counted.skipped > 0 {
+                writeln!(out, "{SKIPPED}:     {} files exist already", counted.skipped)?;
+            }
             out.flush()?;
         }
-        let is_whole = counted.counts.iter().skip(1).all(|count| count.files == 0);
+        let is_whole = counted.skipped == 0 && counted.counts.iter().skip(1).all(|count| count.files == 0);
         Ok(match is_whole {
             true => Outcome::Done,
             false => Outcome::Negative,
@@ -214,7 +224,7 @@ impl Judging {
 impl Counted {
     fn totals(&self) -> Value {
         let counts = VERDICTS.iter().zip(&self.counts);
-        let totals: Map<String, Value> = counts
+        let mut totals: Map<String, Value> = counts
             .map(|(verdict, count)| {
                 let value = json!({
                     "files": count.files,
@@ -224,6 +234,7 @@ impl Counted {
                 (verdict.name().to_owned(), value)
             })
             .collect();
+        totals.insert(SKIPPED.to_owned(), json!({ "files": self.skipped }));
         Value::Object(totals)
     }
 
@@ -242,24 +253,62 @@ impl Review for Judging {
         self.judge.take(&entry.record, chunk, findings)
     }
 
-    fn end(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()> {
-        let mut findings = findings.clone();
-        if let Some(error) = &entry.lost {
-            findings.lose_items(error);
-        }
-        let verdict = findings.verdict();
-        let size = entry.metadata().size.get();
-        self.record(&entry.path(), verdict, size, &findings);
+    fn check(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()> {
+        let verdict = completed(entry, findings).verdict();
         if self.verified_only && verdict != Verdict::Verified {
-            bail!("left out, because it is not verified");
+            self.end(entry, findings);
+            return Err(LeftOut.into());
         }
         Ok(())
     }
 
+    fn end(&self, entry: &WalkEntry, findings: &FileFindings) {
+        let findings = completed(entry, findings);
+        let size = entry.metadata().size.get();
+        self.record(&entry.path(), findings.verdict(), size, &findings);
+    }
+
+    fn skipped(&self, entry: &WalkEntry) {
+        let path = entry.path();
+        let mut object = Map::new();
+        insert_name(&mut object, "path", &path);
+        object.insert("verdict".to_owned(), json!(SKIPPED));
+        object.insert("reason".to_owned(), json!("a file with this name exists"));
+        let mut counted = self.counted.lock();
+        counted.skipped = counted.skipped.saturating_add(1); // Clamp: totals for display.
+        if counted.shown.len() < SHOWN {
+            let name = path.escape_ascii();
+            let shown = format!("{name}: skipped, because the file exists; to replace it, give -o");
+            counted.shown.push(shown);
+        }
+        counted.write(&Value::Object(object));
+    }
+
     fn failed(&self, path: &[u8], error: &anyhow::Error) {
-        // With `--verified-only`, `end` has recorded a file that it refuses.
-        if !self.verified_only {
+        // `check` has recorded a file that it refuses.
+        if error.downcast_ref::<LeftOut>().is_none() {
             self.lost(path, &format!("{error:#}"));
         }
     }
 }
+
+/// Adds lost items of the inode to the findings.
+fn completed(entry: &WalkEntry, findings: &FileFindings) -> FileFindings {
+    let mut findings = findings.clone();
+    if let Some(error) = &entry.lost {
+        findings.lose_items(error);
+    }
+    findings
+}
+
+/// Marks the error that a file is left out because of its verdict.
+#[derive(Debug)]
+struct LeftOut;
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("left out, because it is not verified")
+    }
+}
+
+impl std::error::Error for LeftOut {}

@@ -15,15 +15,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use buttress::salvage::{
-    BlockIndex, Identity, Origin, SUPERBLOCK_OFFSETS, State, Surveyor, ViewOptions, identify,
-    identify_by_blocks, is_usable, open_state, states, volume_of,
+    BlockIndex, Identity, SUPERBLOCK_OFFSETS, State, Surveyor, ViewOptions, identify, identify_by_blocks,
+    is_usable, open_state, states, states_at, volume_of,
 };
 use buttress::{ByteCount, Device, Progress, Volume};
 
 use crate::commands::rescue::scan::scan_into;
 use crate::context::Context;
 use crate::globals::DEFAULT_CACHE_BYTES;
-use crate::opening::rescue_of;
 use crate::opening::states::index_of;
 
 /// The state that the user asked for.
@@ -37,7 +36,7 @@ pub(super) struct Wanted<'a> {
 
 impl Wanted<'_> {
     /// Returns whether the user named a state.
-    fn is_named(&self) -> bool {
+    pub(super) fn is_named(&self) -> bool {
         self.generation.is_some() || self.tree_root.is_some() || self.mirror.is_some()
     }
 }
@@ -51,6 +50,18 @@ pub(super) struct Chosen {
     pub(super) newest: u64,
     /// True if a part of the root tree or a subvolume's root cannot be read.
     pub(super) is_damaged: bool,
+}
+
+impl Chosen {
+    /// Returns the generation of the state.
+    pub(super) fn generation(&self) -> u64 {
+        self.state.map_or(self.newest, |state| state.generation().get())
+    }
+
+    /// Returns whether a newer state is known.
+    pub(super) fn is_older(&self) -> bool {
+        self.generation() < self.newest
+    }
 }
 
 /// Marks the error that no state could be opened.
@@ -120,7 +131,7 @@ fn last_commit(context: &Context, devices: &[Device], progress: &Progress) -> Re
     let Ok(volume) = options.open_devices(devices.to_vec()) else {
         return Ok(None);
     };
-    if !is_usable(&volume, progress)? {
+    if !volume.has_all_subvolumes(progress)? {
         return Ok(None);
     }
     for notice in volume.notices() {
@@ -195,18 +206,18 @@ impl Choice<'_> {
         let wanted = self.wanted;
         let mut found = states(self.devices, identity.fsid, index.map(Arc::as_ref))?;
         let newest = newest_of(&found);
+        if let Some(mirror) = wanted.mirror {
+            // A healthy copy names the commit of the primary, so it has no state of its own.
+            let offset = SUPERBLOCK_OFFSETS.get(usize::from(mirror)).copied();
+            found = offset.map_or_else(Vec::new, |at| states_at(self.devices, identity.fsid, at));
+        }
         found.retain(|state| {
-            let is_mirror = |mirror: u8| {
-                let offset = SUPERBLOCK_OFFSETS.get(usize::from(mirror)).copied();
-                matches!(state.origin, Origin::Superblock(at) if Some(at) == offset)
-            };
             wanted
                 .generation
                 .is_none_or(|wanted| state.generation().get() == wanted)
                 && wanted
                     .tree_root
                     .is_none_or(|wanted| state.root.logical.get() == wanted)
-                && wanted.mirror.is_none_or(is_mirror)
         });
         Ok((found, newest))
     }
@@ -215,18 +226,24 @@ impl Choice<'_> {
     fn newest(&mut self, identity: &Identity, index: Option<&Arc<BlockIndex>>) -> Result<Option<Chosen>> {
         let options = self.options(index);
         let (candidates, newest) = self.candidates(identity, index)?;
+        let mut damaged = None;
         for state in candidates {
             match open_state(self.devices, identity, &state, &options) {
                 Ok(view) => {
                     let volume = volume_of(view);
                     let usable = is_usable(&volume, self.progress)?;
-                    if usable || self.wanted.is_named() {
-                        return Ok(Some(Chosen {
-                            volume,
-                            state: Some(state),
-                            newest,
-                            is_damaged: !usable,
-                        }));
+                    let chosen = Chosen {
+                        volume,
+                        state: Some(state),
+                        newest,
+                        is_damaged: !usable,
+                    };
+                    if usable {
+                        return Ok(Some(chosen));
+                    }
+                    // One generation can have several roots, so a named state also prefers a usable one.
+                    if self.wanted.is_named() {
+                        damaged.get_or_insert(chosen);
                     }
                 }
                 Err(error) => {
@@ -234,7 +251,13 @@ impl Choice<'_> {
                 }
             }
         }
-        Ok(None)
+        if let Some(chosen) = &damaged {
+            self.context.warn(format_args!(
+                "generation {}: the root tree or a subvolume's root cannot be read",
+                chosen.generation()
+            ));
+        }
+        Ok(damaged)
     }
 
     /// Returns the state with the most readable tree blocks.

@@ -68,7 +68,11 @@ impl Subcommand for Start {
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
 
     fn uses(&self) -> Uses {
-        Uses::VOLUME
+        // Repairs from an older state would write its content over newer content.
+        Uses {
+            state: false,
+            ..Uses::VOLUME
+        }
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
@@ -110,7 +114,11 @@ impl Subcommand for Resume {
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
 
     fn uses(&self) -> Uses {
-        Uses::VOLUME
+        // Repairs from an older state would write its content over newer content.
+        Uses {
+            state: false,
+            ..Uses::VOLUME
+        }
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
