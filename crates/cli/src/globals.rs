@@ -288,6 +288,16 @@ impl Globals {
         self.engine = later.engine.or(self.engine);
     }
 
+    /// Returns the rescue options for opening a volume.
+    pub(crate) fn rescue(&self) -> buttress::Rescue {
+        buttress::Rescue {
+            use_backup_root: self.rescues(Rescue::UseBackupRoot),
+            ignore_bad_roots: self.rescues(Rescue::IgnoreBadRoots),
+            ignore_data_checksums: self.rescues(Rescue::IgnoreDataCsums),
+            no_log_replay: self.rescues(Rescue::NoLogReplay),
+        }
+    }
+
     /// Returns whether the user gave this rescue option.
     pub fn rescues(&self, option: Rescue) -> bool {
         self.rescue

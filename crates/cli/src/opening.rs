@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use buttress::{
     ByteCount, Device, DeviceEngine, DeviceOffset, DeviceOptions, Follow, Generation, Location, Notice,
-    Rescue, Subvolume, SubvolumeId, Volume, VolumeOptions,
+    Subvolume, SubvolumeId, Volume, VolumeOptions,
 };
 
 use crate::context::Context;
 use crate::exit::{Advice, usage};
-use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset, Rescue as RescueOption};
+use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset};
 use crate::identity::Identity;
 use crate::mounted::places::{self, Mounted};
 use crate::sources::Role;
@@ -291,7 +291,7 @@ impl Context {
         let options = Volume::options()
             .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
             .degraded(globals.degraded)
-            .rescue(rescue_of(globals));
+            .rescue(globals.rescue());
         match globals.generation {
             Some(generation) => options.generation(Generation::new(generation)),
             None => options,

@@ -38,9 +38,10 @@
 //!
 //! # Memory
 //!
-//! The sorter gets a part of the cache's budget. Beside it, a rebuild needs two bits for each sector
-//! of tree blocks, eight bytes for each block of a replaced tree, the references of one extent, and
-//! the free ranges of one block group. In mixed block groups, it needs a bit for each sector of data.
+//! The sorter gets a part of the cache's budget.  Beside it, a rebuild needs two bits for each
+//! sector of tree blocks, and eight bytes for each block of a replaced tree. It also holds the
+//! references of one extent, and the free ranges of one block group. In mixed block groups, it
+//! needs a bit for each sector of data.
 //!
 //! # Left out
 //!

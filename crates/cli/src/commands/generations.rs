@@ -77,7 +77,7 @@ impl Subcommand for Generations {
         let options = ViewOptions {
             // Clamp: without the option, the default budget counts.
             cache: ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)),
-            rescue: rescue_of(globals),
+            rescue: globals.rescue(),
             degraded: globals.degraded,
             index,
         };

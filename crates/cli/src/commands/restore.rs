@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
+use buttress::salvage::{first_directory, tree_roots};
 use buttress::{Follow, Location, Progress, SubvolumeId, Volume, WalkItem, WalkOptions};
 use clap::Args;
 use serde_json::{Value, json};
@@ -189,7 +190,7 @@ impl Restore {
         let id = SubvolumeId::new(self.root);
         let subvolume = volume.subvolume_by_id(id)?;
         if self.find_dir {
-            let found = volume.first_directory(id)?;
+            let found = first_directory(volume, id)?;
             return found.with_context(|| format!("subvolume {id}: no directory can be read"));
         }
         Ok(subvolume.locate("", Follow::All)?)
@@ -376,7 +377,7 @@ fn report_errors(context: &Context, target: &Target, errors: Vec<anyhow::Error>)
 
 /// Lists the roots of all trees, as `btrfs restore -l` does.
 fn list_roots(context: &Context, volume: &Volume, progress: &Progress) -> Result<Outcome> {
-    let roots = volume.tree_roots(progress)?;
+    let roots = tree_roots(volume, progress)?;
     if context.json() {
         let values = roots.iter().map(|(key, logical, level)| {
             json!({

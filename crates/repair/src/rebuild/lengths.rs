@@ -1,8 +1,8 @@
 //! Doubts about the lengths of data extents, decided by checksums.
 //!
-//! A file extent item of compressed data states the length of its extent once. If the old record of
-//! the extent is unreadable or differs, the checksums are a third witness: they cover the whole
-//! extent, and they end with it, unless another extent follows.
+//! A file extent item of compressed data states the length of its extent once.  If the old record
+//! of the extent is unreadable or differs, the checksums decide. They cover the whole extent, and
+//! end with it unless another extent follows.
 //!
 //! Invariant: the rebuild frees no sector with a checksum because of a doubtful length.
 

@@ -86,7 +86,7 @@ fn data_chunk(editor: &Editor) -> (Key, Vec<u8>, u64) {
 }
 
 #[test]
-fn chunk_that_contradicts_its_device_extent_and_its_data_is_not_believed() {
+fn chunk_that_contradicts_its_device_extent_is_not_believed() {
     let seed = plants::seed("kinds");
     let (chunk, data, free) = data_chunk(&seed);
     let others = seed.items(TreeId::CHUNK).into_iter();

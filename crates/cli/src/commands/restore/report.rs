@@ -19,7 +19,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::salvage::{FileFindings, Judge, Origin, Verdict};
+use buttress::salvage::{FileFindings, Judge, Origin, Verdict, judge_of};
 use buttress::{Chunk, WalkEntry};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -116,7 +116,7 @@ impl Judging {
             })
             .transpose()?;
         Ok(Self {
-            judge: chosen.volume.judge(),
+            judge: judge_of(&chosen.volume),
             generation,
             state,
             state_text: format!("generation {generation} ({origin}){newer}"),

@@ -131,7 +131,7 @@ fn last_commit(context: &Context, devices: &[Device], progress: &Progress) -> Re
     let Ok(volume) = options.open_devices(devices.to_vec()) else {
         return Ok(None);
     };
-    if !volume.has_all_subvolumes(progress)? {
+    if !is_usable(&volume, progress)? {
         return Ok(None);
     }
     for notice in volume.notices() {
@@ -194,7 +194,7 @@ impl Choice<'_> {
         let cache = self.context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
         ViewOptions {
             cache: ByteCount::new(cache),
-            rescue: rescue_of(self.context.globals()),
+            rescue: self.context.globals().rescue(),
             degraded: true,
             index: index.cloned(),
         }
@@ -241,7 +241,7 @@ impl Choice<'_> {
                     if usable {
                         return Ok(Some(chosen));
                     }
-                    // One generation can have several roots, so a named state also prefers a usable one.
+                    // A generation can have several roots, so a named state also prefers a usable root.
                     if self.wanted.is_named() {
                         damaged.get_or_insert(chosen);
                     }
