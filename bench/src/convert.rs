@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 /// The largest ratio of our time to that of btrfs-convert.
 const GOAL: f64 = 0.3;
@@ -93,10 +94,11 @@ fn large(scale: Scale) -> Result<PathBuf> {
 
 /// Runs a converter on an image, and syncs the image.
 fn converted(program: &Path, words: &[&str], image: &Path) -> Result<Run> {
-    let script = r#"image=$1; shift; "$@" "$image" && sync "$image""#;
-    let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(image).arg(program);
-    measure::run(command.args(words))
+    let mut measured = measure::run(Command::new(program).args(words).arg(image))?;
+    let begin = Instant::now();
+    File::open(image)?.sync_all()?;
+    measured.seconds += begin.elapsed().as_secs_f64();
+    Ok(measured)
 }
 
 /// Runs a side on a copy of the image.
