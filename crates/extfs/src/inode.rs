@@ -353,7 +353,12 @@ mod tests {
     fn sizes_beyond_all_blocks_are_refused() {
         assert_eq!(size(5, 1, 4096).unwrap(), (1 << 32) + 5);
         let most = u64::from(u32::MAX) * 1024;
-        let halves = |size: u64| (size as u32, (size >> 32) as u32);
+        let halves = |size: u64| {
+            (
+                u32::try_from(size & 0xffff_ffff).unwrap(),
+                u32::try_from(size >> 32).unwrap(),
+            )
+        };
         let (low, high) = halves(most);
         assert_eq!(size(low, high, 1024).unwrap(), most);
         for wrong in [most + 1, 1 << 63, u64::MAX] {

@@ -3,6 +3,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
     reason = "a test may panic"
 )]
 
@@ -54,9 +55,12 @@ fn index_of(path: &Path, devices: &[Device]) -> Arc<BlockIndex> {
     )
 }
 
+/// The parts of all files by path: offset and bytes, with `None` for a damaged part.
+type Parts = BTreeMap<Vec<u8>, Vec<(u64, Option<Vec<u8>>)>>;
+
 /// Returns the content of all files by path, with `None` for a damaged part, and the number of
 /// entries that could not be read.
-fn content(filesystem: &Filesystem) -> (BTreeMap<Vec<u8>, Vec<(u64, Option<Vec<u8>>)>>, u64) {
+fn content(filesystem: &Filesystem) -> (Parts, u64) {
     let (mut found, mut failed) = (BTreeMap::new(), 0);
     for item in filesystem.walk(Location::root_of(SubvolumeId::TOP_LEVEL), WalkOptions::default()) {
         let mut entry = match item {

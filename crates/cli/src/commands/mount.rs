@@ -18,6 +18,7 @@ mod again;
 mod answering;
 mod background;
 mod closing_in;
+mod ending;
 pub(crate) mod images;
 mod known;
 mod leaving;

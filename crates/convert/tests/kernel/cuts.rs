@@ -167,7 +167,7 @@ fn resumed_after(change: Change, device: &Device, old: &Old) -> Result<(), Strin
     let read = |(at, length)| (at, device.read(at, length).unwrap().to_vec());
     let before: Vec<(u64, Vec<u8>)> = places.map(read).collect();
     for to in copies {
-        device.write(to, &[0xee; 65_536]).unwrap();
+        device.write(to, &vec![0xee; 65_536]).unwrap();
     }
     let result = resumed_with(change, device, old, new);
     for (at, bytes) in before {

@@ -39,11 +39,11 @@ pub(super) fn device_tree(description: &Description<'_>, chunk_tree_uuid: Uuid) 
     Ok(items.into_iter().collect())
 }
 
+/// Items of the old tree, in order of keys.
+type OldItems = BTreeMap<Key, Vec<u8>>;
+
 /// Returns the readable items of the old device tree that stay, and its device extents.
-fn readable(
-    filesystem: &Filesystem,
-    progress: &Progress,
-) -> Result<(BTreeMap<Key, Vec<u8>>, Vec<DeviceExtent>)> {
+fn readable(filesystem: &Filesystem, progress: &Progress) -> Result<(OldItems, Vec<DeviceExtent>)> {
     let (mut kept, mut extents) = (BTreeMap::new(), Vec::new());
     let tree = match filesystem.tree(TreeId::DEVICE) {
         Ok(tree) => tree,

@@ -332,7 +332,7 @@ fn grow_checksums(devices: &[Device]) {
         .create(root, b"large", &NewInode::of_root(0o644))
         .unwrap();
     let bytes: Vec<u8> = (0..8_u32 << 20)
-        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0])
         .collect();
     for (number, part) in bytes.chunks(1 << 20).enumerate() {
         let at = FileOffset::new(number as u64 * (1 << 20));

@@ -233,7 +233,7 @@ fn size_of_extended_headers_is_bounded() {
 #[test]
 fn depth_of_paths_is_bounded() {
     let archive = |depth: usize| {
-        let path = ["a"; 16_384].get(..depth).unwrap().join("/");
+        let path = vec!["a"; 16_384].get(..depth).unwrap().join("/");
         [extended(b'x', &[("path", &path)]), header(b"", b'0', 0).to_vec()].concat()
     };
     assert_eq!(read(&archive(2048)).unwrap().len(), 1);

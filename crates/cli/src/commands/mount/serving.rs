@@ -29,8 +29,9 @@ use serde_json::Value;
 use super::answering::{self, RunningCommands, Served};
 use super::background;
 use super::closing_in;
+use super::ending::Ending;
 use super::images::Images;
-use super::leaving::{Leaving, OpenEntry, logged_loss};
+use super::leaving::{Leaving, OpenEntry};
 use super::options::MountWishes;
 use super::registry::{Entry, Known, Root};
 use super::shown_options::ShownOptions;
@@ -365,27 +366,15 @@ pub(super) fn serve(
     close_in(context, &session, &log);
     let served = session.serve();
     drop(ended);
-    let left = volume.leave();
-    if let Err(error) = &served {
-        log(&format!("the connection to the kernel failed: {error}"));
-    }
-    let doomed = images.deleted();
-    if let Some(text) = &doomed {
-        log(text);
-    }
-    let left = left.map_err(|error| logged_loss(error, &log));
-    drop(volume);
-    let result = left
-        .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel failed")));
-    if let Some(entry) = entry.lock().take() {
-        entry.end(&result);
-    }
-    drop(watch.lock().take());
-    result?;
-    match doomed {
-        Some(text) if !in_background => Err(anyhow!(text)),
-        _ => Ok(Outcome::Done),
-    }
+    let ending = Ending {
+        volume,
+        images,
+        entry,
+        watch,
+        log,
+        in_background,
+    };
+    ending.finish(served)
 }
 
 /// Connects the volume to the services of the watching process.

@@ -188,7 +188,7 @@ fn commit_that_is_cut_off_in_a_torn_write_keeps_what_was_synced() {
             .live()
             .read_at(file, FileOffset::MIN, &mut content)
             .unwrap();
-        assert!(read == 40_960 && content == [b's'; 40_960], "write {number}");
+        assert!(read == 40_960 && content == vec![b's'; 40_960], "write {number}");
         filesystem.close().unwrap();
         if !is_cut_off {
             assert!(
