@@ -48,6 +48,9 @@
 //! An edit reads its whole path before any change, so an unreadable block leaves the tree
 //! unchanged. After an error of the context, or of the kind [`Cause::Broken`](crate::error::Cause),
 //! the tree must not be committed.
+//!
+//! [`Forest::keep_written`]: crate::Forest::keep_written
+//! [`Tree`]: crate::Tree
 
 mod context;
 mod editable;

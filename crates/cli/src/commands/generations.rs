@@ -47,8 +47,8 @@ impl Subcommand for Generations {
             "Lists the commits that can still be read",
         ),
         example(
-            "buttress ls -l --generation 1204 disk.img:/home",
-            "Lists a directory as generation 1204 left it",
+            "buttress generations --index /var/tmp/disk.scan disk.img",
+            "Lists older commits, too, which a scan found",
         ),
     ];
 

@@ -1,7 +1,7 @@
 //! `buttress restore IMAGE DIR`: files out of a volume that may be damaged.
 //!
 //! Options and their meaning are those of `btrfs restore`. The command finds a state that can be
-//! read by itself ([`roots`]), and judges each file ([`report`]).
+//! read by itself (`roots`), and judges each file (`report`).
 //!
 //! # Left out
 //!
@@ -37,7 +37,7 @@ use crate::signals::Cancelling;
 use crate::table::Subcommand;
 use crate::target::Target;
 use filter::Filter;
-use report::Judging;
+use report::{Judging, LeftOut};
 use roots::{Chosen as ChosenState, Wanted};
 
 /// Copy files out of a volume that may be damaged, and tell which of them are whole
@@ -371,7 +371,10 @@ impl Restore {
 /// Prints errors of the destination. The report has the errors of the volume.
 fn report_errors(context: &Context, target: &Target, errors: Vec<anyhow::Error>) {
     for error in errors {
-        context.lost(&target.name_in(error));
+        match error.downcast_ref::<LeftOut>() {
+            Some(_) => context.warn(format_args!("{error:#}")),
+            None => context.lost(&target.name_in(error)),
+        }
     }
 }
 

@@ -457,6 +457,7 @@ fn no_other_module_makes_files() {
             "signals/waiting.rs",
             "opens a pipe a second time, by its descriptor",
         ),
+        ("new_files.rs", "makes images, which must not exist"),
         ("output/file.rs", "it is the mechanism"),
         (
             "output/stdout.rs",
@@ -479,7 +480,6 @@ fn no_other_module_makes_files() {
         ),
         ("shell/terminal.rs", "opens the terminal"),
         ("commands/image.rs", "makes the images of a restored dump"),
-        ("commands/mkfs.rs", "makes images, which must not exist"),
         ("commands/mkfs/build.rs", "gives images that it made their size"),
         ("commands/mount/background.rs", "opens /dev/null"),
         ("commands/mount/registry.rs", "keeps its own list of mounts"),

@@ -226,7 +226,9 @@ fn damage(folder: &Path, how: Damage) {
                 "made.img",
             ],
         );
-        let lines = printed.lines().filter_map(|line| line.strip_prefix(kind));
+        // Each block has two lines; the first one counts its items.
+        let heads = printed.lines().filter(|line| line.contains(" items "));
+        let lines = heads.filter_map(|line| line.strip_prefix(kind));
         lines
             .map(|line| line.split(' ').next().unwrap().parse().unwrap())
             .collect()
@@ -289,6 +291,7 @@ fn damaged_volumes_are_restored_with_verdicts() {
             folder,
             &["restore", "-s", "--report", "report", "damaged.img", &target],
         );
+        assert!(folder.join(&target).is_dir(), "{how:?}: {output:?}");
         let found = tree(&folder.join(&target), false);
         let (theirs, ours) = (right(&expected), right(&found));
         assert!(

@@ -91,7 +91,7 @@ fn refused_file_leaves_the_existing_one() {
             "out",
         ],
     );
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     let report: Value = serde_json::from_slice(&fs::read(folder.join("report")).unwrap()).unwrap();
     assert_eq!(report["files"].as_array().unwrap().len(), 1, "{report}");
     assert_eq!(report["files"][0]["verdict"], "lost");

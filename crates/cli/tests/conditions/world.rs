@@ -227,19 +227,23 @@ impl World {
     }
 
     /// Returns whether an output file equals the file in the volume: `cp` extracts `/home/plain` to
-    /// `copy`.
+    /// `copy`, and `restore` extracts the root to `restored`.
     pub(crate) fn is_whole(&self, file: &Path) -> bool {
-        let Ok(inner) = file.strip_prefix(self.path("out/copy")) else {
+        let sources = [("out/copy", "/home/plain"), ("out/restored", "")];
+        let found = sources.into_iter().find_map(|(target, source)| {
+            let inner = file.strip_prefix(self.path(target)).ok()?;
+            Some(format!("{source}/{}", inner.display()))
+        });
+        let Some(inner) = found else {
             return false;
         };
         if !file.symlink_metadata().unwrap().is_file() {
             return true;
         }
-        let shown = buttress(&["cat", &inside(&format!("/home/plain/{}", inner.display()))]);
+        let shown = buttress(&["cat", &inside(&inner)]);
         assert!(
             shown.status.success(),
-            "{}: {}",
-            inner.display(),
+            "{inner}: {}",
             String::from_utf8_lossy(&shown.stderr)
         );
         let content = fs::read(file).unwrap();
@@ -250,8 +254,7 @@ impl World {
                 .zip(&shown.stdout)
                 .take_while(|(one, other)| one == other);
             eprintln!(
-                "{}: {} bytes, in the volume {}, the first {} the same",
-                inner.display(),
+                "{inner}: {} bytes, in the volume {}, the first {} the same",
                 content.len(),
                 shown.stdout.len(),
                 same.count()

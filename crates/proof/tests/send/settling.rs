@@ -145,12 +145,13 @@ fn as_one_by_one(seed: u64) -> Result<Outcome> {
 /// A pending file that moves through more directories than the receiver keeps.
 fn through_many_directories() -> Result<Outcome> {
     const DIRECTORIES: u64 = 300;
+    let seed = buttress_oracle::seeds::seed("send::settling", "BUTTRESS_SOAK_SEED", 1);
     let bases = [(), ()].map(|()| empty(&[DEVICE_BYTES], &mkfs::Options::default()));
     let [fast_base, model_base] = bases;
     let (fast_base, model_base) = (fast_base?, model_base?);
     let (fast, model) = (open_for_writing(&fast_base)?, open_for_writing(&model_base)?);
     let mut making = Making {
-        random: Random::new(1),
+        random: Random::new(seed),
         encoder: Encoder::new(Version::V2),
         bytes: Vec::new(),
         names: BTreeMap::new(),

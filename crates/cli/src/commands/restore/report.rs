@@ -14,7 +14,6 @@
 //! reason only.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -28,6 +27,7 @@ use super::roots::Chosen;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::extract::Review;
+use crate::output::file::OutputFile;
 use crate::output::json::insert_name;
 use crate::output::size::Units;
 
@@ -61,7 +61,7 @@ struct Counted {
     skipped: u64,
     /// The first files that are skipped or not verified.
     shown: Vec<String>,
-    out: Option<(BufWriter<File>, PathBuf)>,
+    out: Option<(BufWriter<OutputFile>, PathBuf)>,
     has_files: bool,
     /// The first error of writing the report.
     failure: Option<std::io::Error>,
@@ -108,9 +108,7 @@ impl Judging {
         };
         let out = report
             .map(|path| {
-                context.sources().refuse_path(path)?;
-                let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
-                let mut out = BufWriter::new(file);
+                let mut out = BufWriter::new(context.create_output(path)?);
                 write!(out, "{{\n\"state\": {state},\n\"files\": [")?;
                 anyhow::Ok((out, path.to_owned()))
             })
@@ -189,6 +187,8 @@ impl Judging {
             write!(out, "\n],\n\"totals\": {totals}\n}}\n")
                 .and_then(|()| out.flush())
                 .with_context(|| format!("writing {}", path.display()))?;
+            let file = out.into_inner().map_err(|error| error.into_error())?;
+            file.finish()?;
         }
         for line in &counted.shown {
             context.warn(line);
@@ -303,7 +303,7 @@ fn completed(entry: &WalkEntry, findings: &FileFindings) -> FileFindings {
 
 /// Marks the error that a file is left out because of its verdict.
 #[derive(Debug)]
-struct LeftOut;
+pub(super) struct LeftOut;
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
