@@ -39,7 +39,8 @@ fn refused_file_leaves_the_existing_one() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     small(folder, "photo.img", &[], &["/photo"]);
-    done(folder, &["restore", "-q", "photo.img", "out"]);
+    let shown = done(folder, &["restore", "-q", "photo.img", "out"]);
+    assert!(shown.is_empty(), "{shown}");
     let good = fs::read(folder.join("out/photo")).unwrap();
     // Every copy of the first sector of data is wrong.
     let image = folder.join("photo.img");

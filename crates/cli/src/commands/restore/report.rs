@@ -195,7 +195,7 @@ impl Judging {
         }
         if context.json() {
             context.print_json("restore", json!({ "state": self.state, "totals": totals }))?;
-        } else {
+        } else if !context.globals().quiet {
             let mut out = context.stdout();
             writeln!(out, "state:       {}", self.state_text)?;
             let units = Units::default();
