@@ -24,10 +24,12 @@
 //! Invariants:
 //! - Memory is bounded by the format's limits, whatever a dump claims.
 //! - A dump has the same bytes for any number of threads.
-//! - Inline content, symlink targets and unused bytes of blocks are zeros in a dump. Names and
-//!   extended attributes stay, unless the dump is sanitised ([`Sanitise`]).
+//! - Inline content, symlink targets and unused bytes of blocks are zeros in a dump, except the
+//!   contents of chosen files ([`DumpOptions::with_data`]). Names and extended attributes stay,
+//!   unless the dump is sanitised ([`Sanitise`]).
 //!
-//! Left out: dumps with data.
+//! Data extents of chosen files are items at their logical addresses, after all blocks. btrfs-image
+//! writes no such items, and restores them.
 //!
 //! Source: dumps that btrfs-image 6.2 and 6.14 wrote.
 #![forbid(unsafe_code)]
@@ -46,11 +48,13 @@ mod block;
 mod capturing;
 mod chunk_tree;
 mod cluster;
+mod contents;
 mod error;
 mod one_device;
 mod reading;
 mod restoring;
 mod sanitise;
+mod source;
 mod spreading;
 #[cfg(test)]
 mod tests;

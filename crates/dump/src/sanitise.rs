@@ -150,9 +150,10 @@ impl Names {
         self.kept
     }
 
-    /// Sanitises the bytes of a tree block.
-    pub(crate) fn block(&self, bytes: &mut [u8], format: &BlockFormat) {
-        self.sanitise_block(bytes, format);
+    /// Sanitises the bytes of a tree block. `keeps` says whether the inline content of an inode
+    /// stays.
+    pub(crate) fn block(&self, bytes: &mut [u8], format: &BlockFormat, keeps: &dyn Fn(u64) -> bool) {
+        self.sanitise_block(bytes, format, keeps);
     }
 
     /// Returns the replacement of a name in an item, or `None` if the name stays.

@@ -2,7 +2,7 @@
 //! btrfs-image.
 //!
 //! A dump has the bytes that btrfs-image reads, and the other way round. `-s` and `-ss` are the same
-//! here: replacements always keep hashes. Left out: `-o` (the result opens nowhere) and `-d`.
+//! here: replacements always keep hashes. `-o` and `-d` are refused with the reason.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow};
 use buttress::dump::{self, DumpOptions, Sanitise};
 use buttress::unstable::volume::signatures;
-use buttress::{Device, DeviceOptions};
+use buttress::{Device, DeviceOptions, FileKind, Location, Volume};
 use clap::{ArgAction, Args};
 use serde_json::json;
 use uuid::Uuid;
@@ -55,8 +55,17 @@ pub struct Image {
     /// With -s, refuse a volume with a short name that has no replacement
     #[arg(long, requires = "sanitise")]
     strict: bool,
-    /// Overwrite existing content
-    #[arg(long, requires = "restore")]
+    /// Refused: nothing opens a volume that is restored without changes to its chunk tree
+    #[arg(short = 'o', hide = true)]
+    old: bool,
+    /// Refused: --with-data dumps the contents of chosen files
+    #[arg(short = 'd', hide = true)]
+    data: bool,
+    /// Also dump the contents of this file of the volume
+    #[arg(long, value_name = "PATH", conflicts_with = "restore")]
+    with_data: Vec<PathBuf>,
+    /// Overwrite existing content; with -s, accept --with-data
+    #[arg(long)]
     force: bool,
     /// The image or device; with -r, the dump
     #[arg(value_name = "SOURCE")]
@@ -78,6 +87,10 @@ impl Subcommand for Image {
             "Writes a dump for a bug report, without names and attributes",
         ),
         example(
+            "buttress image --with-data /etc/fstab backup.img backup.dump",
+            "Writes a dump with the contents of one file",
+        ),
+        example(
             "buttress image -r backup.dump metadata.img",
             "Restores the metadata of a dump to an image",
         ),
@@ -88,6 +101,7 @@ impl Subcommand for Image {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        self.require_options()?;
         if self.restore {
             return self.run_restore(context);
         }
@@ -99,8 +113,34 @@ impl Subcommand for Image {
 }
 
 impl Image {
+    /// Refuses options that contradict each other.
+    fn require_options(&self) -> Result<()> {
+        if self.old {
+            return Err(usage(
+                "-o is not supported: no tool opens a volume whose chunk tree still has the old places; leave out -o",
+            ));
+        }
+        if self.data {
+            return Err(usage(
+                "-d is not supported: no release of btrfs-image enables it; to dump contents of files, give --with-data",
+            ));
+        }
+        let is_sanitised = self.sanitise > 0;
+        if is_sanitised && !self.with_data.is_empty() && !self.force {
+            return Err(usage(
+                "--with-data puts contents into the dump as they are, which -s is to remove; to do both, give --force",
+            ));
+        }
+        if self.force && !self.restore && !(is_sanitised && !self.with_data.is_empty()) {
+            return Err(usage("--force needs -r, or -s with --with-data"));
+        }
+        Ok(())
+    }
+
     fn run_dump(&self, context: &Context, target: &Path) -> Result<Outcome> {
         let volume = context.open_for_inspection(core::slice::from_ref(&self.source))?;
+        let with_data = self.with_data.iter().map(|path| located(&volume, path));
+        let with_data = with_data.collect::<Result<_>>()?;
         let processors = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
         let options = DumpOptions {
             level: self.level,
@@ -110,6 +150,7 @@ impl Image {
                 secret: random_secret(),
                 strict: self.strict,
             }),
+            with_data,
         };
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -138,6 +179,12 @@ impl Image {
                 "{count} names stay in the dump: no replacement keeps the order of the trees"
             ));
         }
+        if dumped.damaged_data > 0 {
+            let bytes = Units::default().text(dumped.damaged_data);
+            context.warn(format!(
+                "{bytes} of the data match no checksum, and are in the dump as they are"
+            ));
+        }
         if dumped.unreadable > 0 {
             let count = dumped.unreadable;
             context.lost(&anyhow!(
@@ -150,6 +197,7 @@ impl Image {
                 "unreadable": dumped.unreadable,
                 "bytes": dumped.bytes,
                 "kept-names": dumped.kept_names,
+                "data-bytes": dumped.data_bytes,
             });
             context.print_json("image", object)?;
         } else if !to_stdout && !context.globals().quiet {
@@ -229,6 +277,16 @@ impl Image {
             refuse_content(&device, target, options.overlay.is_some())?;
         }
         Ok(device)
+    }
+}
+
+/// Returns the regular file at a path of the volume.
+fn located(volume: &Volume, path: &Path) -> Result<Location> {
+    let found = volume.root().metadata(path);
+    let found = found.with_context(|| format!("cannot find {} in the volume", path.display()))?;
+    match found.kind {
+        FileKind::Regular => Ok(found.location),
+        _ => Err(anyhow!("{} is no regular file of the volume", path.display())),
     }
 }
 

@@ -19,6 +19,7 @@ mod diff;
 mod full_host;
 mod hostile;
 mod image;
+mod image_reports;
 mod inspect_internal;
 mod like_gnu;
 mod look;
