@@ -6,6 +6,7 @@
 //! | write a dump of a volume | [`write()`] |
 //! | read the items of a dump | [`DumpReader`] |
 //! | restore a dump to devices | [`restore`] |
+//! | write the smallest dump that shows a finding of a check | [`reduce()`] |
 //!
 //! A dump is a sequence of clusters. All numbers are little-endian.
 //!
@@ -52,6 +53,7 @@ mod contents;
 mod error;
 mod one_device;
 mod reading;
+mod reduce;
 mod restoring;
 mod sanitise;
 mod source;
@@ -64,5 +66,6 @@ mod writing;
 pub use capturing::{DumpOptions, Dumped, write};
 pub use error::{Error, Result};
 pub use reading::{DumpItem, DumpReader};
+pub use reduce::{ReduceOptions, Reduced, reduce};
 pub use restoring::{Restored, restore};
 pub use sanitise::Sanitise;

@@ -31,6 +31,8 @@ pub(crate) enum Find {
     ExtentTree,
     /// By a walk from the roots.
     Walk,
+    /// By both: the extent tree may lack blocks, and blocks may be unused.
+    Both,
 }
 
 /// The addresses of all tree blocks, each part in ascending order.
@@ -132,10 +134,10 @@ impl<'a> Source<'a> {
         walk.add(superblock.log_root.get(), superblock.log_root_level);
         let named = match find {
             Find::Walk => None,
-            Find::ExtentTree => by_extent_tree(filesystem, progress)?,
+            Find::ExtentTree | Find::Both => by_extent_tree(filesystem, progress)?,
         };
         let walked = named.is_none();
-        if walked {
+        if walked || find == Find::Both {
             walk.add(superblock.root.get(), superblock.root_level);
         }
         // Clamp: the walk found the blocks if the extent tree names none.

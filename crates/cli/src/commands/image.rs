@@ -9,7 +9,8 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::dump::{self, DumpOptions, Sanitise};
+use buttress::check::Finding;
+use buttress::dump::{self, DumpOptions, ReduceOptions, Sanitise};
 use buttress::unstable::volume::signatures;
 use buttress::{Device, DeviceOptions, FileKind, Location, Volume};
 use clap::{ArgAction, Args};
@@ -55,6 +56,13 @@ pub struct Image {
     /// With -s, refuse a volume with a short name that has no replacement
     #[arg(long, requires = "sanitise")]
     strict: bool,
+    /// Write the smallest sanitised dump in which a check reports this finding
+    #[arg(
+        long,
+        value_name = "CODE",
+        conflicts_with_all = ["restore", "level", "walk", "with_data", "force", "strict"]
+    )]
+    reduce: Option<String>,
     /// Refused: nothing opens a volume that is restored without changes to its chunk tree
     #[arg(short = 'o', hide = true)]
     old: bool,
@@ -87,6 +95,10 @@ impl Subcommand for Image {
             "Writes a dump for a bug report, without names and attributes",
         ),
         example(
+            "buttress image --reduce link-count backup.img report.dump",
+            "Writes the smallest dump that shows a finding of `buttress check`",
+        ),
+        example(
             "buttress image --with-data /etc/fstab backup.img backup.dump",
             "Writes a dump with the contents of one file",
         ),
@@ -108,6 +120,9 @@ impl Subcommand for Image {
         let [target] = self.targets.as_slice() else {
             return Err(usage("a dump has one target"));
         };
+        if let Some(code) = &self.reduce {
+            return self.run_reduce(context, target, code);
+        }
         self.run_dump(context, target)
     }
 }
@@ -141,10 +156,9 @@ impl Image {
         let volume = context.open_for_inspection(core::slice::from_ref(&self.source))?;
         let with_data = self.with_data.iter().map(|path| located(&volume, path));
         let with_data = with_data.collect::<Result<_>>()?;
-        let processors = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
         let options = DumpOptions {
             level: self.level,
-            threads: self.threads.map_or(processors, usize::from),
+            threads: self.threads(),
             walk: self.walk,
             sanitise: (self.sanitise > 0).then(|| Sanitise {
                 secret: random_secret(),
@@ -174,10 +188,7 @@ impl Image {
             context.warn("the extent tree is damaged: a walk from the roots found the blocks");
         }
         if dumped.kept_names > 0 {
-            let count = dumped.kept_names;
-            context.warn(&format!(
-                "{count} names stay in the dump: no replacement keeps the order of the trees"
-            ));
+            warn_of_names(context, dumped.kept_names);
         }
         if dumped.damaged_data > 0 {
             let bytes = Units::default().text(dumped.damaged_data);
@@ -208,6 +219,67 @@ impl Image {
             out.flush()?;
         }
         Ok(Outcome::Done)
+    }
+
+    fn run_reduce(&self, context: &Context, target: &Path, code: &str) -> Result<Outcome> {
+        if !Finding::CODES.iter().any(|(known, ..)| *known == code) {
+            return Err(anyhow!("--reduce {code}: no finding has this code"))
+                .context(Advice::new("`buttress check --codes` lists all codes"));
+        }
+        let volume = context.open_for_inspection(core::slice::from_ref(&self.source))?;
+        let options = ReduceOptions {
+            sanitise: Sanitise {
+                secret: random_secret(),
+                strict: false,
+            },
+            threads: self.threads(),
+            ..ReduceOptions::default()
+        };
+        let progress = context.progress();
+        let cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "image", progress.clone());
+        let reduced = dump::reduce(&volume, code, &options, &progress);
+        watch.end_as(reduced.is_ok());
+        drop(cancelling);
+        let reduced = reduced.with_context(|| format!("reducing {}", self.source.display()))?;
+        if reduced.kept_names > 0 {
+            warn_of_names(context, reduced.kept_names);
+        }
+        if target == Path::new("-") {
+            let mut out = context.stdout();
+            out.write_all(&reduced.dump)?;
+            out.flush()?;
+            return Ok(Outcome::Done);
+        }
+        let mut output = context.create_output(target)?;
+        output.write_all(&reduced.dump)?;
+        output.finish()?;
+        if context.json() {
+            let object = json!({
+                "blocks": reduced.blocks,
+                "blocks-before": reduced.blocks_before,
+                "bytes": reduced.dump.len(),
+                "checks": reduced.checks,
+                "finding": reduced.finding.to_string(),
+                "kept-names": reduced.kept_names,
+            });
+            context.print_json("image", object)?;
+        } else if !context.globals().quiet {
+            let mut out = context.stdout();
+            let bytes = Units::default().text(reduced.dump.len() as u64);
+            let target = terminal::shown(target.display());
+            let (blocks, before) = (reduced.blocks, reduced.blocks_before);
+            writeln!(out, "{blocks} of {before} blocks written to {target} ({bytes})")?;
+            writeln!(out, "{code}: {}", terminal::shown(reduced.finding.to_string()))?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Returns the number of threads that compress.
+    fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        self.threads.map_or(processors, usize::from)
     }
 
     fn run_restore(&self, context: &Context) -> Result<Outcome> {
@@ -278,6 +350,13 @@ impl Image {
         }
         Ok(device)
     }
+}
+
+/// Warns of names that have no replacement.
+fn warn_of_names(context: &Context, count: u64) {
+    context.warn(format!(
+        "{count} names stay in the dump: no replacement keeps the order of the trees"
+    ));
 }
 
 /// Returns the regular file at a path of the volume.

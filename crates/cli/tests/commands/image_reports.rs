@@ -1,5 +1,5 @@
-//! Dumps for reports: without names, and with the contents of some files; and dumps of many chunks on
-//! one device.
+//! Dumps for reports: without names, with the contents of some files, and reduced to a finding; and
+//! dumps of many chunks on one device.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,7 +9,7 @@
     reason = "tests state what must hold"
 )]
 
-use crate::image::{made, ours};
+use crate::image::{SUPERBLOCK, blocks, made, ours};
 use crate::support::in_folder;
 
 use buttress::dump::DumpReader;
@@ -20,6 +20,7 @@ use buttress_oracle::tools::{newest, reference_missing, run};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -213,6 +214,11 @@ fn wrong_files_and_contradictions_are_refused() {
     refused(&["image", "--force", "a.img", "a.dump"], "-r");
     refused(&["image", "-d", "a.img", "a.dump"], "--with-data");
     refused(&["image", "-r", "-o", "a.img", "a.dump"], "no tool opens");
+    refused(&["image", "--reduce", "nothing", "a.img", "a.dump"], "--codes");
+    refused(
+        &["image", "--reduce", "link-count", "a.img", "a.dump"],
+        "no finding link-count",
+    );
 }
 
 #[test]
@@ -263,4 +269,49 @@ fn items_of_tree(dump: &Path, tree: u64) -> usize {
         found += blocks.filter(is_leaf).count();
     }
     found
+}
+
+#[test]
+fn reduced_dump_shows_its_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, &["mkfs", "-q", "-b", "200M", "-m", "single", "a.img"]);
+    let script: String = (0..3000)
+        .map(|number| format!("put /dev/null /{SECRET}-{number}\n"))
+        .collect();
+    fs::write(folder.join("script"), script).unwrap();
+    let shell = Command::new(in_folder::PROGRAM)
+        .current_dir(folder)
+        .args(["shell", "-w", "a.img"])
+        .stdin(File::open(folder.join("script")).unwrap())
+        .output()
+        .unwrap();
+    assert!(shell.status.success(), "{shell:?}");
+    done(folder, &["image", "a.img", "a.dump"]);
+    let whole = blocks(&folder.join("a.dump"));
+    // The last leaf of the top level.
+    let is_file_leaf = |block: &[u8]| block[88..96] == 5_u64.to_le_bytes() && block[100] == 0;
+    let leaves = whole
+        .iter()
+        .filter(|(at, block)| **at != SUPERBLOCK && is_file_leaf(block));
+    let (_, block) = leaves.last().unwrap();
+    let bytes = fs::read(folder.join("a.img")).unwrap();
+    let at = bytes
+        .chunks(4096)
+        .position(|part| part == &block[..4096])
+        .unwrap()
+        * 4096;
+    let file = File::options().write(true).open(folder.join("a.img")).unwrap();
+    file.write_all_at(&[0x5a; 64], (at + 200) as u64).unwrap();
+    let shown = done(
+        folder,
+        &["image", "--reduce", "tree-block-damaged", "a.img", "r.dump"],
+    );
+    assert!(shown.contains("tree-block-damaged"), "{shown}");
+    let reduced = fs::read(folder.join("r.dump")).unwrap();
+    assert!(reduced.len() < 20 << 10, "{} bytes", reduced.len());
+    assert!(blocks(&folder.join("r.dump")).len() * 3 < whole.len());
+    done(folder, &["image", "-r", "r.dump", "r.img"]);
+    let check = buttress(folder, &["check", "r.img"]);
+    assert!(text(&check.stdout).contains("tree-block-damaged"), "{check:?}");
 }

@@ -301,6 +301,7 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
             manner("-w", "-w"),
             elsewhere("-s", "sanitised_dumps_mount_and_have_no_names"),
             elsewhere("--strict", "sanitised_dumps_mount_and_have_no_names"),
+            elsewhere("--reduce", "reduced_dump_shows_its_finding"),
             refused("-o", "-o"),
             refused("-d", "-d"),
             acts("--with-data", "--with-data /home/plain/large"),
