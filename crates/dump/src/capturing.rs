@@ -65,8 +65,8 @@ pub struct Dumped {
 /// Writes a metadata dump of a volume, in the state of its last commit and with its log.
 ///
 /// # Errors
-/// Fails with an error of the output, if `progress` is cancelled, or with [`Error::NamesKept`](crate::Error::NamesKept) if
-/// [`Sanitise::strict`] asks for it.
+/// Fails with an error of the output, if `progress` is cancelled, or with
+/// [`NamesKept`](crate::Error::NamesKept) if [`Sanitise::strict`] asks for it.
 pub fn write(
     filesystem: &Filesystem,
     out: &mut dyn Write,

@@ -239,7 +239,7 @@ fn many_chunks_are_restored_to_one_device() {
         .args(&images);
     run(&mut mkfs).unwrap();
     let mounted = Mount::new(&images, "").unwrap();
-    // One leaf of the device tree has 54 extents, and 1 GiB has an extent on each device.
+    // A leaf of the device tree has 54 extents, and 1 GiB has an extent on each device.
     run(Command::new("fallocate")
         .args(["-l", "80G"])
         .arg(mounted.path().join("large")))

@@ -4,6 +4,9 @@
 //! are zeros. Of a damaged block, only parts of which the meaning is known stay: the header, heads
 //! of items inside the block, and data that overlaps nothing. A right checksum is computed again,
 //! and a wrong checksum stays.
+//!
+//! Clamps: ranges are inside the block or item, by the functions that found them; a start past the
+//! end of damaged data leaves nothing to zero.
 
 use super::items::{self, Kept};
 use super::{Names, items::NamePlaces};

@@ -4,7 +4,7 @@
 //! walk of every tree, so a changed key must stay in its leaf, in each version of the tree:
 //!
 //! 1. A first pass over all blocks gathers the hashes of each directory, and its *borders*: the hashes
-//!    of the first items of leaves. The same holds for the `INODE_EXTREF` items of an inode.
+//!    of the first items of leaves. `INODE_EXTREF` items of an inode are gathered in this way, too.
 //! 2. A hash that is no border stays between its neighbouring borders. Its leaf is sorted again.
 //! 3. A hash at a border moves up, at most half of the way to the next hash. Other hashes stay above
 //!    that half. The keys in parent nodes change with it.
@@ -15,8 +15,8 @@
 //!
 //! Memory: 4 bytes for each directory entry, and some 100 bytes for each short name.
 //!
-//! Left out: a name for which no replacement fits stays. So does a short name whose item it shares with
-//! a longer name of the same hash.
+//! Left out: a name for which no replacement fits stays. A short name that shares its item with a
+//! longer name of the same hash stays, too.
 
 use super::algebra::{NAME_STATE, last_bytes, steps, unshifted};
 use super::alphabet::Alphabet;
@@ -135,7 +135,7 @@ impl ShortName {
     }
 }
 
-/// What is known of a short name.
+/// The uses of a short name.
 #[derive(Debug, Default)]
 struct Uses {
     /// The inodes with an `INODE_EXTREF` of this name.
@@ -233,6 +233,7 @@ impl ShortNames {
 
     fn replacement(&self, keyed: &Keyed, short: &ShortName, uses: &Uses) -> Option<[u8; LENGTH_MAX]> {
         let none = Group::default();
+        // Clamp: an item that the survey did not see has no neighbours.
         let group = |id: &GroupId| self.groups.get(id).unwrap_or(&none);
         let own = self.hashes(short, uses);
         let ranges: Vec<Range<u64>> = own.iter().map(|(id, hash)| group(id).range(*hash)).collect();

@@ -14,7 +14,7 @@ const WINDOW_BYTES: usize = 16;
 /// Names from this length on are searched as bytes; shorter ones occur in any bytes by chance.
 const SEARCHED_MIN: usize = 5;
 
-/// What a sanitised dump must not have.
+/// Names and contents that a sanitised dump must not have.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
     names: BTreeSet<Vec<u8>>,
@@ -120,7 +120,7 @@ impl Secrets {
                 }
             }
         }
-        // A damaged extent may be longer than its data. What the plain dump has is no data.
+        // A damaged extent may be longer than its data. The plain dump has no data.
         for item in items {
             for window in item.bytes.windows(WINDOW_BYTES) {
                 extents.windows.remove(window);
