@@ -299,6 +299,10 @@ pub mod quota {
 /// overlays: a repair cannot undo its commits.
 #[cfg(feature = "repair")]
 pub mod repair {
+    pub use buttress_repair::recovery::{
+        ChunkRecovery, Error as RecoveryError, FileTreeRecovery, LostBlock, RecoveryOptions, RootRecovery,
+        inodes_of,
+    };
     pub use buttress_repair::{
         Applied, Done, Edit, Kept, Left, Loss, Options, Outcome, Plan, RepairKind, Step, guard::Lost, kinds,
         plan, severity,
@@ -314,10 +318,12 @@ pub mod salvage {
     pub use buttress_format::SUPERBLOCK_OFFSETS;
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{
-        BlockCounts, BlockIndex, Error, FileFindings, FoundDevice, FoundRoots, Identity, IndexProblem,
-        IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery,
-        Scanned, State, Survey, Surveyor, Verdict, View, ViewOptions, find_roots, identify,
-        identify_by_blocks, scan::ScanSink, scan::scan, states, states_at, view::open as open_state,
+        BlockCounts, BlockIndex, ChunkEvidence, Error, FileFindings, FoundDevice, FoundRoots, Identity,
+        IndexProblem, IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags,
+        RecoveredChunk, RecoveredChunks, RecoveredRoot, RecoveredRoots, Result, RootEvidence, RootProblem,
+        RootQuery, Scanned, State, Survey, Surveyor, Unproven, Verdict, View, ViewOptions, find_roots,
+        identify, identify_by_blocks, recover_chunks, recover_roots, scan::ScanSink, scan::scan, states,
+        states_at, view::open as open_state,
     };
 }
 

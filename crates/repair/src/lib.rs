@@ -12,6 +12,7 @@
 //! | [`plan`](mod@plan) | from findings to steps |
 //! | `outcome` | the options of a repair, and its outcome |
 //! | [`rounds`] | rebuild, then check, plan, edit, commit, check |
+//! | [`recovery`] | trees without which no volume opens, from a scan |
 //! | `rebuild` | the trees that account for space, written again from all other trees |
 //! | `edits`, `items` | the edits, item by item |
 //! | [`guard`] | files that were whole before are whole after |
@@ -42,6 +43,7 @@ pub mod kinds;
 mod outcome;
 pub mod plan;
 mod rebuild;
+pub mod recovery;
 pub mod rounds;
 pub mod steps;
 

@@ -1,5 +1,6 @@
 //! `buttress rescue …`, with the commands of `btrfs rescue`, and a scan of whole devices.
 
+pub mod chunk_recover;
 pub mod clearing;
 pub mod fix_device_size;
 pub mod scan;
@@ -10,6 +11,7 @@ use crate::table::{Row, leaf};
 
 /// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
+    leaf::<chunk_recover::ChunkRecover>(),
     leaf::<clearing::ClearInoCache>(),
     leaf::<clearing::ClearSpaceCache>(),
     leaf::<clearing::ClearUuidTree>(),

@@ -10,6 +10,7 @@
 )]
 
 mod balance;
+mod chunk_recover;
 mod command_line;
 mod console;
 mod convert;

@@ -591,6 +591,10 @@ fn about_devices() -> Vec<Case> {
             is_job: true,
             ..write("convert", "{ext}", "")
         },
+        Case {
+            is_job: true,
+            ..write("rescue chunk-recover", "-y {image}", "")
+        },
         write("rescue clear-ino-cache", "{image}", ""),
         write("rescue clear-space-cache", "v1 {image}", ""),
         Case {

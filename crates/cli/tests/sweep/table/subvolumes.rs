@@ -349,6 +349,12 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "rescue chunk-recover",
+        base: "{volume.img}",
+        own: &[manner("-y", "-y"), acts("--index", "--index {out}/index")],
+        ..PLAIN
+    },
+    Sweep {
         command: "rescue clear-ino-cache",
         base: "{volume.img}",
         ..PLAIN
