@@ -308,7 +308,8 @@ pub mod repair {
         plan, severity,
     };
 
-    pub use crate::volume::repairing::run;
+    pub use crate::volume::repairing::{accept_data, find_mismatches, run};
+    pub use buttress_repair::data_checksums::Mismatch;
 }
 
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.

@@ -2,6 +2,7 @@
 
 pub mod chunk_recover;
 pub mod clearing;
+pub mod fix_data_checksum;
 pub mod fix_device_size;
 pub mod scan;
 pub mod super_recover;
@@ -15,6 +16,7 @@ pub const ROWS: &[Row] = &[
     leaf::<clearing::ClearInoCache>(),
     leaf::<clearing::ClearSpaceCache>(),
     leaf::<clearing::ClearUuidTree>(),
+    leaf::<fix_data_checksum::FixDataChecksum>(),
     leaf::<fix_device_size::FixDeviceSize>(),
     leaf::<scan::Scan>(),
     leaf::<super_recover::SuperRecover>(),

@@ -141,10 +141,9 @@ pub(super) const KNOWN: &[Known] = &[
     here("rescue super-recover", "-y"),
     here("rescue zero-log", ""),
     here("rescue fix-device-size", ""),
-    missing(
+    here(
         "rescue fix-data-checksum",
         "-r|--readonly -i|--interactive -m|--mirror",
-        "run `buttress scrub start -B IMAGE`, which repairs what another copy has",
     ),
     missing(
         "rescue create-control-device",

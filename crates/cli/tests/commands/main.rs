@@ -17,6 +17,7 @@ mod convert;
 mod defragment;
 mod devices;
 mod diff;
+mod fix_data_checksum;
 mod full_host;
 mod hostile;
 mod image;

@@ -371,6 +371,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("rescue clear-ino-cache", vec!["IMAGE", "IMAGE%"]),
         ("rescue clear-space-cache", vec!["v1 IMAGE", "v1 IMAGE%"]),
         ("rescue clear-uuid-tree", vec!["IMAGE", "IMAGE%"]),
+        ("rescue fix-data-checksum", vec!["IMAGE", "-m 1 IMAGE%"]),
         ("rescue fix-device-size", vec!["IMAGE", "IMAGE%"]),
         ("rescue super-recover", vec!["-v IMAGE", "IMAGE%"]),
         (

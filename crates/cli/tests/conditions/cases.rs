@@ -601,6 +601,10 @@ fn about_devices() -> Vec<Case> {
             answer: SILENT,
             ..write("rescue clear-uuid-tree", "{image}", "")
         },
+        Case {
+            is_job: true,
+            ..write("rescue fix-data-checksum", "-m 1 {image}", "")
+        },
         write("rescue fix-device-size", "{image}", ""),
         Case {
             makes_files: true,

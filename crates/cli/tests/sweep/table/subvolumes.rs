@@ -370,6 +370,19 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "rescue fix-data-checksum",
+        base: "{volume.img}",
+        own: &[
+            manner("-r", "-r"),
+            manner("--readonly", "--readonly"),
+            manner("-i", "-i"),
+            manner("--interactive", "--interactive"),
+            manner("-m", "-m 1"),
+            manner("--mirror", "--mirror 2"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
         command: "rescue fix-device-size",
         base: "{volume.img}",
         ..PLAIN
