@@ -63,7 +63,7 @@ impl Job<'_> {
                 Attempt::NoSpace(_) if self.commit_moved()? => {}
                 Attempt::NoSpace(error) if is_single => return Err(error),
                 Attempt::NoSpace(_) => {
-                    self.engine.commit_metadata()?;
+                    self.commit()?;
                     break;
                 }
                 Attempt::TooLarge => {

@@ -237,7 +237,7 @@ impl<'a> Job<'a> {
 
     /// Returns whether old places of the job's batches become free by a commit.
     pub(super) fn has_uncommitted(&self) -> bool {
-        self.uncommitted_bytes > 0 && !buttress_faults::on("relocation-old-places-kept")
+        self.uncommitted_bytes > 0
     }
 
     /// Commits if batches wrote something since the last commit of the job. Returns whether the job
@@ -246,9 +246,17 @@ impl<'a> Job<'a> {
         if !self.has_uncommitted() {
             return Ok(false);
         }
-        self.engine.commit_metadata()?;
-        self.uncommitted_bytes = 0;
+        self.commit()?;
         Ok(true)
+    }
+
+    /// Commits, so that old places become free: those of the job's batches, and those of other edits.
+    pub(super) fn commit(&mut self) -> Result<()> {
+        if !buttress_faults::on("relocation-old-places-kept") {
+            self.engine.commit_metadata()?;
+        }
+        self.uncommitted_bytes = 0;
+        Ok(())
     }
 
     /// Commits if batches wrote much, or if another batch would lack memory or space.
