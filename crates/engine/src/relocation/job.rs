@@ -20,6 +20,7 @@ use super::extents::pointer_by_item;
 use super::options::{RelocationOptions, RelocationSummary};
 use super::pace::Pace;
 use super::renaming::Renaming;
+use super::siblings;
 use crate::areas::Relocations;
 use crate::engine::Engine;
 use crate::need::{Need, NewChunks};
@@ -39,6 +40,28 @@ pub(super) const BATCH_EXTENTS: usize = 256;
 
 /// The maximum number of extents in one batch.
 const BATCH_EXTENTS_MAX: usize = 1024;
+
+/// The maximum number of extents in one batch of a job without other threads.
+const BATCH_EXTENTS_MAX_ALONE: usize = 2048;
+
+/// The tree blocks that a batch of several extents may change, in bytes. A larger change holds the
+/// edit lock for longer.
+const CHANGE_BYTES: u64 = 16 << 20;
+
+/// The same of a job without other threads. Its memory is the limit.
+const CHANGE_BYTES_ALONE: u64 = 64 << 20;
+
+/// The number of extents in one window, whose extents move in the order of [`siblings`].
+const WINDOW_EXTENTS: usize = 1 << 15;
+
+/// The length with which a window ends early. Writers may free extents of a window before they move.
+const WINDOW_BYTES: u64 = 512 << 20;
+
+/// The number of references with which a window ends early.
+const WINDOW_REFERENCES: usize = 1 << 18;
+
+/// The number of extents that are listed under one hold of the edit lock.
+const PIECE_EXTENTS: usize = 1024;
 
 /// The bytes that batches write between two commits of the job: tree blocks, and a part of the
 /// content.
@@ -157,31 +180,64 @@ impl<'a> Job<'a> {
             .into())
     }
 
-    /// Moves all extents of a block group that the extent tree lists, in order of address.
+    /// Moves all extents of a block group that the extent tree lists, in windows by address.
     fn pass(&mut self, group: Logical) -> Result<()> {
         let Some(end) = self.engine.relocations().end_of_group(group) else {
             return Ok(());
         };
         let mut from = group.get();
         loop {
-            let count = self.batch_extents;
-            let start = self.engine.start_reading();
-            // The second half is read ahead.
-            let (handle, listed) = self.engine.retry(start, |handle| {
-                handle.core.extents_from(from, end, count.exact_mul(2))
-            })?;
-            drop(handle);
-            let (extents, next) = divide_batches(&listed, count);
-            let Some(last) = extents.last() else {
+            let mut window = self.list_window(from, end)?;
+            let Some(last) = window.last() else {
                 return Ok(());
             };
-            self.options.progress.check()?;
-            self.end_reads();
-            self.read_ahead(next);
-            self.move_batch(group, extents)?;
             // Clamp: `end` is the end of an extent, whose check bounds it.
             from = last.end().get().max(from.saturating_add(1));
+            siblings::sort(&mut window);
+            self.move_window(group, &window)?;
         }
+    }
+
+    /// Returns the first extents that begin in `[from, end)`, in order. Lists them in pieces, so that
+    /// holds of the edit lock stay short.
+    fn list_window(&self, mut from: u64, end: u64) -> Result<Vec<ExtentItem>> {
+        let mut window = Vec::new();
+        let mut references = 0_usize;
+        let mut window_end = end;
+        while window.len() < WINDOW_EXTENTS && references < WINDOW_REFERENCES {
+            let start = self.engine.start_reading();
+            let (handle, piece) = self.engine.retry(start, |handle| {
+                handle.core.extents_from(from, window_end, PIECE_EXTENTS)
+            })?;
+            drop(handle);
+            let Some(last) = piece.last() else {
+                break;
+            };
+            // Clamp: `end` is the end of an extent, whose check bounds it.
+            from = last.end().get().max(from.saturating_add(1));
+            if let (true, Some(first)) = (window.is_empty(), piece.first()) {
+                let start = first.start.get();
+                window_end = end.min(start.saturating_add(WINDOW_BYTES)); // Clamp: `end` is the bound then.
+            }
+            let counts = piece.iter().map(|extent| extent.inline_references.len());
+            references = counts.fold(references, usize::exact_add);
+            window.extend(piece);
+        }
+        Ok(window)
+    }
+
+    /// Moves the extents of a window in batches. Extents that no longer exist are skipped.
+    fn move_window(&mut self, group: Logical, window: &[ExtentItem]) -> Result<()> {
+        let mut rest = window;
+        while !rest.is_empty() {
+            let (extents, later) = divide_batches(rest, self.batch_extents);
+            self.options.progress.check()?;
+            self.end_reads();
+            self.read_ahead(divide_batches(later, self.batch_extents).0);
+            self.move_batch(group, extents)?;
+            rest = later;
+        }
+        Ok(())
     }
 
     fn move_batch(&mut self, group: Logical, extents: &[ExtentItem]) -> Result<()> {
@@ -285,7 +341,7 @@ impl<'a> Job<'a> {
     pub(super) fn note_hold(&mut self, hold: Duration, renaming: &Renaming) {
         self.summary.longest_hold = self.summary.longest_hold.max(hold);
         self.batch_places = renaming.places();
-        let is_small = renaming.is_small();
+        let is_small = renaming.is_small(self.blocks_max());
         let foreign_edits = self.engine.shared.running.lock().holders.changes();
         let is_alone = self.foreign_edits == foreign_edits;
         self.foreign_edits = foreign_edits;
@@ -296,12 +352,22 @@ impl<'a> Job<'a> {
         let extents = self.batch_extents;
         self.batch_extents = match hold {
             // Without other threads, the sizes of batches do not depend on the clock.
-            _ if !self.engine.has_company() && is_small => extents.exact_mul(2).min(BATCH_EXTENTS),
+            _ if !self.engine.has_company() && is_small => extents.exact_mul(2).min(BATCH_EXTENTS_MAX_ALONE),
             _ if !self.engine.has_company() => extents,
             hold if hold > most => (extents / 2).max(EXTENTS_MIN),
             hold if hold < short && is_small => extents.exact_mul(2).min(BATCH_EXTENTS_MAX),
             _ => extents,
         };
+    }
+
+    /// Returns the number of tree blocks that a batch of several extents may change.
+    pub(super) fn blocks_max(&self) -> usize {
+        let bytes = match self.engine.has_company() {
+            true => CHANGE_BYTES,
+            false => CHANGE_BYTES_ALONE,
+        };
+        let node_bytes = u64::from(self.engine.forest().block_format().node_bytes);
+        bytes.quotient(node_bytes).narrow()
     }
 
     /// Makes the next batches smaller, because this one has too many blocks.
