@@ -10,7 +10,6 @@ use crate::block::{self, RawItem};
 use crate::chunk_tree::Geometry;
 use crate::cluster::bytes_at;
 use crate::error::{Error, Result};
-use buttress_exact::Exact as _;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceItem, ItemType, Key, Logical, ObjectId, Physical,
     Stripe, TreeId, Uuid,
@@ -88,7 +87,7 @@ pub(crate) fn rewrite_leaf(leaf: &mut [u8], logical: u64, geometry: &Geometry) -
         }
         _ => return Ok(()),
     };
-    repack(leaf, &items)?;
+    block::repack(leaf, &items)?;
     block::seal(leaf, geometry.superblock.checksum_type);
     Ok(())
 }
@@ -150,39 +149,4 @@ fn clear_profiles(leaf: &mut [u8]) {
         };
         *flags = (u64::from_le_bytes(*flags) & KINDS.bits()).to_le_bytes();
     }
-}
-
-/// Writes items into a leaf: heads behind the header, data from the end.
-fn repack(leaf: &mut [u8], items: &[(Key, Vec<u8>)]) -> Result<()> {
-    let full = || Error::Unusable {
-        what: "a leaf of the chunk tree is too full",
-        logical: 0,
-    };
-    let (header, body) = leaf.split_at_mut_checked(block::HEADER_BYTES).ok_or_else(full)?;
-    body.fill(0);
-    let count: u32 = items.len().narrow();
-    if let Some(place) = header.get_mut(96..100) {
-        place.copy_from_slice(&count.to_le_bytes());
-    }
-    let mut end = body.len();
-    for (number, (key, data)) in items.iter().enumerate() {
-        let start = end.checked_sub(data.len()).ok_or_else(full)?;
-        let at = number.exact_mul(block::HEAD_BYTES);
-        if at.exact_add(block::HEAD_BYTES) > start {
-            return Err(full());
-        }
-        let mut head = Vec::with_capacity(block::HEAD_BYTES);
-        head.extend_from_slice(&key.objectid.get().to_le_bytes());
-        head.push(key.item_type.0);
-        head.extend_from_slice(&key.offset.to_le_bytes());
-        head.extend_from_slice(&start.narrow::<u32>().to_le_bytes());
-        head.extend_from_slice(&data.len().narrow::<u32>().to_le_bytes());
-        let places = [(at, head.as_slice()), (start, data.as_slice())];
-        for (at, bytes) in places {
-            let place = body.get_mut(at..at.exact_add(bytes.len()));
-            place.ok_or_else(full)?.copy_from_slice(bytes);
-        }
-        end = start;
-    }
-    Ok(())
 }
