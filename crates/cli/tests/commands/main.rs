@@ -48,3 +48,4 @@ mod take_out;
 mod terminal;
 mod told;
 mod tour;
+mod undelete;
