@@ -310,7 +310,9 @@ pub mod repair {
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.
 #[cfg(feature = "salvage")]
 pub mod salvage {
-    pub use crate::volume::salvaging::{first_directory, is_usable, judge_of, tree_roots, volume_of};
+    pub use crate::volume::salvaging::{
+        devices_of, first_directory, is_usable, judge_of, tree_roots, volume_of,
+    };
     pub use buttress_format::SUPERBLOCK_OFFSETS;
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{

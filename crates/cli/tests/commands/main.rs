@@ -17,6 +17,7 @@ mod defragment;
 mod devices;
 mod diff;
 mod full_host;
+mod generations;
 mod hostile;
 mod image;
 mod inspect_internal;
