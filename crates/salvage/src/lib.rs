@@ -15,6 +15,8 @@
 //! | `geometry` | the chunks of a state: from its chunk tree, else from the nearest one |
 //! | [`view`] | a state as a file system that can be read |
 //! | [`survey`] | how many blocks of a state's trees can be read |
+//! | `complete` | a reader of a whole file that continues after failures |
+//! | [`mod@history`] | versions of files over the states |
 //! | [`verdict`] | how far the content of a file of a state can be trusted |
 //! | [`mod@find_roots`] | candidates for the root of one tree |
 //!
@@ -39,10 +41,12 @@
     )
 )]
 
+mod complete;
 mod error;
 pub mod find_roots;
 mod geometry;
 mod header;
+pub mod history;
 pub mod identity;
 pub mod index;
 pub mod record;
@@ -52,8 +56,10 @@ pub mod survey;
 pub mod verdict;
 pub mod view;
 
+pub use complete::CompleteReader;
 pub use error::{Error, IndexProblem, Result};
 pub use find_roots::{FoundRoots, RootQuery, find_roots};
+pub use history::{History, Version, WantedFiles, best_versions, history};
 pub use identity::{FoundDevice, Identity, identify, identify_by_blocks};
 pub use index::{BlockIndex, IndexReader, IndexWriter, OpenedIndex};
 pub use record::{Record, RecordFlags};
