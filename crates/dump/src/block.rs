@@ -127,6 +127,17 @@ pub(crate) fn children(block: &[u8]) -> impl Iterator<Item = u64> {
     pointers(block).into_iter().map(|pointer| pointer.address)
 }
 
+/// Changes the key of the head or pointer at `at`.
+pub(crate) fn set_key(block: &mut [u8], at: usize, key: &Key) {
+    if let Some(place) = block.get_mut(at..at.exact_add(8)) {
+        place.copy_from_slice(&key.objectid.get().to_le_bytes());
+    }
+    if let Some(place) = block.get_mut(at.exact_add(8)) {
+        *place = key.item_type.0;
+    }
+    set_key_offset(block, at, key.offset);
+}
+
 /// Changes the offset in the key of the head or pointer at `at`.
 pub(crate) fn set_key_offset(block: &mut [u8], at: usize, offset: u64) {
     let place = at.exact_add(9)..at.exact_add(17);

@@ -51,6 +51,7 @@ mod one_device;
 mod reading;
 mod restoring;
 mod sanitise;
+mod spreading;
 #[cfg(test)]
 mod tests;
 mod walking;
