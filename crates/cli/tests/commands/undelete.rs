@@ -168,10 +168,10 @@ fn deleted_files_of_linux_come_back_by_age() {
     };
     println!(
         "| deleted before | written since | {} |",
-        "15 % full | 45 % full | 65 % full | 76 % full"
+        "15 % full | 40 % full | 60 % full | 70 % full"
     );
-    let bytes: u64 = 1 << 30;
-    let tables: Vec<Vec<usize>> = [15, 45, 65, 76]
+    let bytes: u64 = 2 << 30;
+    let tables: Vec<Vec<usize>> = [15, 40, 60, 70]
         .iter()
         .map(|percent| {
             come_back(
