@@ -41,21 +41,23 @@ pub(super) const BATCH_EXTENTS: usize = 256;
 /// The maximum number of extents in one batch.
 const BATCH_EXTENTS_MAX: usize = 1024;
 
-/// The maximum number of extents in one batch of a job without other threads.
+/// The maximum number of extents in one batch while no other thread edits.
 const BATCH_EXTENTS_MAX_ALONE: usize = 2048;
 
-/// The tree blocks that a batch of several extents may change, in bytes. A larger change holds the
+/// The number of tree blocks that a batch of several extents may change. A larger change holds the
 /// edit lock for longer.
-const CHANGE_BYTES: u64 = 16 << 20;
+const CHANGE_BLOCKS: usize = 1024;
 
-/// The same of a job without other threads. Its memory is the limit.
+/// The tree blocks, in bytes, that such a batch may change while no other thread edits. Memory is
+/// the limit.
 const CHANGE_BYTES_ALONE: u64 = 64 << 20;
 
 /// The number of extents in one window, whose extents move in the order of [`siblings`].
 const WINDOW_EXTENTS: usize = 1 << 15;
 
-/// The length with which a window ends early. Writers may free extents of a window before they move.
-const WINDOW_BYTES: u64 = 512 << 20;
+/// The content with which a window ends early, in bytes. Writers may free extents of a window before
+/// the extents move, and the places of freed extents may be trimmed.
+const WINDOW_DATA_BYTES: u64 = 2 * BATCH_BYTES;
 
 /// The number of references with which a window ends early.
 const WINDOW_REFERENCES: usize = 1 << 18;
@@ -114,6 +116,8 @@ pub(super) struct Job<'a> {
     batch_places: u64,
     /// The number of other threads' edits, as the last batch found it.
     foreign_edits: u64,
+    /// No other thread edited during the last batch.
+    is_alone: bool,
     /// The reads of the next batch's tree blocks.
     ahead: Vec<Task<Vec<TreeBlock>>>,
 }
@@ -129,6 +133,7 @@ impl<'a> Job<'a> {
             uncommitted_bytes: 0,
             batch_places: 0,
             foreign_edits: engine.shared.running.lock().holders.changes(),
+            is_alone: true,
             ahead: Vec::new(),
         }
     }
@@ -191,8 +196,7 @@ impl<'a> Job<'a> {
             let Some(last) = window.last() else {
                 return Ok(());
             };
-            // Clamp: `end` is the end of an extent, whose check bounds it.
-            from = last.end().get().max(from.saturating_add(1));
+            from = after(last);
             siblings::sort(&mut window);
             self.move_window(group, &window)?;
         }
@@ -202,26 +206,27 @@ impl<'a> Job<'a> {
     /// holds of the edit lock stay short.
     fn list_window(&self, mut from: u64, end: u64) -> Result<Vec<ExtentItem>> {
         let mut window = Vec::new();
-        let mut references = 0_usize;
-        let mut window_end = end;
+        let (mut references, mut data_bytes) = (0_usize, 0_u64);
         while window.len() < WINDOW_EXTENTS && references < WINDOW_REFERENCES {
             let start = self.engine.start_reading();
-            let (handle, piece) = self.engine.retry(start, |handle| {
-                handle.core.extents_from(from, window_end, PIECE_EXTENTS)
-            })?;
+            let (handle, piece) = self
+                .engine
+                .retry(start, |handle| handle.core.extents_from(from, end, PIECE_EXTENTS))?;
             drop(handle);
             let Some(last) = piece.last() else {
                 break;
             };
-            // Clamp: `end` is the end of an extent, whose check bounds it.
-            from = last.end().get().max(from.saturating_add(1));
-            if let (true, Some(first)) = (window.is_empty(), piece.first()) {
-                let start = first.start.get();
-                window_end = end.min(start.saturating_add(WINDOW_BYTES)); // Clamp: `end` is the bound then.
+            from = after(last);
+            for extent in piece {
+                if data_bytes >= WINDOW_DATA_BYTES {
+                    return Ok(window);
+                }
+                if extent.is_data() {
+                    data_bytes = data_bytes.exact_add(extent.length.get());
+                }
+                references = references.exact_add(extent.inline_references.len());
+                window.push(extent);
             }
-            let counts = piece.iter().map(|extent| extent.inline_references.len());
-            references = counts.fold(references, usize::exact_add);
-            window.extend(piece);
         }
         Ok(window)
     }
@@ -343,17 +348,18 @@ impl<'a> Job<'a> {
         self.batch_places = renaming.places();
         let is_small = renaming.is_small(self.blocks_max());
         let foreign_edits = self.engine.shared.running.lock().holders.changes();
-        let is_alone = self.foreign_edits == foreign_edits;
+        self.is_alone = self.foreign_edits == foreign_edits;
         self.foreign_edits = foreign_edits;
-        let (short, most) = match is_alone {
+        let has_no_company = self.is_alone && !self.engine.has_company();
+        let (short, most) = match self.is_alone {
             true => (HOLD_SHORT_ALONE, HOLD_MAX_ALONE),
             false => (HOLD_SHORT, HOLD_MAX),
         };
         let extents = self.batch_extents;
         self.batch_extents = match hold {
             // Without other threads, the sizes of batches do not depend on the clock.
-            _ if !self.engine.has_company() && is_small => extents.exact_mul(2).min(BATCH_EXTENTS_MAX_ALONE),
-            _ if !self.engine.has_company() => extents,
+            _ if has_no_company && is_small => extents.exact_mul(2).min(BATCH_EXTENTS_MAX_ALONE),
+            _ if has_no_company => extents,
             hold if hold > most => (extents / 2).max(EXTENTS_MIN),
             hold if hold < short && is_small => extents.exact_mul(2).min(BATCH_EXTENTS_MAX),
             _ => extents,
@@ -362,12 +368,11 @@ impl<'a> Job<'a> {
 
     /// Returns the number of tree blocks that a batch of several extents may change.
     pub(super) fn blocks_max(&self) -> usize {
-        let bytes = match self.engine.has_company() {
-            true => CHANGE_BYTES,
-            false => CHANGE_BYTES_ALONE,
-        };
+        if !self.is_alone || self.engine.has_company() {
+            return CHANGE_BLOCKS;
+        }
         let node_bytes = u64::from(self.engine.forest().block_format().node_bytes);
-        bytes.quotient(node_bytes).narrow()
+        CHANGE_BYTES_ALONE.quotient(node_bytes).narrow()
     }
 
     /// Makes the next batches smaller, because this one has too many blocks.
@@ -395,6 +400,12 @@ impl<'a> Job<'a> {
             drop(read.take());
         }
     }
+}
+
+/// Returns the first address after an extent.
+fn after(extent: &ExtentItem) -> u64 {
+    // Clamp: the check of an extent bounds its end.
+    extent.end().get().max(extent.start.get().saturating_add(1))
 }
 
 /// Divides extents into the first batch, which has at least one extent and at most `count`, and the
