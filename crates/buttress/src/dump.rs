@@ -6,7 +6,7 @@
 //! Volume::create().on_devices(vec![device.clone()])?.close()?;
 //! let volume = Volume::options().open_devices(vec![device])?;
 //! let mut bytes = Vec::new();
-//! let options = dump::DumpOptions { level: 9, threads: 1, walk: false };
+//! let options = dump::DumpOptions { level: 9, ..Default::default() };
 //! dump::write(&volume, &mut bytes, &options, &Progress::new())?;
 //!
 //! let restored = Device::memory(vec![0; 256 << 20]);
@@ -17,7 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use buttress_dump::{DumpItem, DumpOptions, DumpReader, Dumped, Error, Restored, Result, restore};
+pub use buttress_dump::{
+    DumpItem, DumpOptions, DumpReader, Dumped, Error, Restored, Result, Sanitise, restore,
+};
 
 use crate::Volume;
 use buttress_fs::Progress;
@@ -26,7 +28,8 @@ use std::io::Write;
 /// Writes a metadata dump of a volume.
 ///
 /// # Errors
-/// Fails with an error of the output, or if `progress` is cancelled.
+/// Fails with an error of the output, if `progress` is cancelled, or with [`Error::NamesKept`] if
+/// [`Sanitise::strict`] asks for it.
 pub fn write(
     volume: &Volume,
     out: &mut dyn Write,

@@ -315,16 +315,19 @@ pub mod repair {
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.
 #[cfg(feature = "salvage")]
 pub mod salvage {
-    pub use crate::volume::salvaging::{first_directory, is_usable, judge_of, tree_roots, volume_of};
+    pub use crate::volume::salvaging::{
+        devices_of, first_directory, is_usable, judge_of, tree_roots, volume_of,
+    };
     pub use buttress_format::SUPERBLOCK_OFFSETS;
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{
-        BlockCounts, BlockIndex, ChunkEvidence, Error, FileFindings, FoundDevice, FoundRoots, Identity,
-        IndexProblem, IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags,
-        RecoveredChunk, RecoveredChunks, RecoveredRoot, RecoveredRoots, Result, RootEvidence, RootProblem,
-        RootQuery, Scanned, State, Survey, Surveyor, Unproven, Verdict, View, ViewOptions, find_roots,
-        identify, identify_by_blocks, recover_chunks, recover_roots, scan::ScanSink, scan::scan, states,
-        states_at, view::open as open_state,
+        BlockCounts, BlockIndex, ChunkEvidence, CompleteReader, Error, FileFindings, FoundDevice, FoundRoots,
+        History, Identity, IndexProblem, IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record,
+        RecordFlags, RecoveredChunk, RecoveredChunks, RecoveredRoot, RecoveredRoots, Result, RootEvidence,
+        RootProblem, RootQuery, Scanned, State, Survey, Surveyor, Unproven, Verdict, Version, View,
+        ViewOptions, WantedFiles, best_versions, find_roots, history::entries as version_entries,
+        history::history, identify, identify_by_blocks, recover_chunks, recover_roots, scan::ScanSink,
+        scan::scan, states, states_at, view::open as open_state,
     };
 }
 

@@ -3,6 +3,7 @@
 //! Source: on-disk format documentation, sections "Header", "Leaf", "Node" and "Root item".
 
 use crate::cluster::bytes_at;
+use crate::error::{Error, Result};
 use buttress_exact::Exact as _;
 use buttress_format::{ChecksumType, ItemType, Key, TreeId, Uuid};
 
@@ -10,8 +11,10 @@ use buttress_format::{ChecksumType, ItemType, Key, TreeId, Uuid};
 pub(crate) const HEADER_BYTES: usize = 101;
 /// The length of the head of an item in a leaf.
 pub(crate) const HEAD_BYTES: usize = 25;
-const POINTER_BYTES: usize = 33;
-const CHECKSUM_BYTES: usize = 32;
+/// The length of a pointer in a node.
+pub(crate) const POINTER_BYTES: usize = 33;
+/// The length of the field of the checksum.
+pub(crate) const CHECKSUM_BYTES: usize = 32;
 
 /// The highest level of a root.
 pub(crate) const LEVEL_MAX: u8 = 7;
@@ -57,17 +60,28 @@ fn key(block: &[u8], at: usize) -> Option<Key> {
     Some(Key::new(objectid, item_type, number(block, at.exact_add(9))?))
 }
 
-/// Returns the items of a leaf that are inside the block. The count in the header is limited by the
-/// block's length.
-pub(crate) fn items(block: &[u8]) -> impl Iterator<Item = RawItem> {
+/// The head of an item in a leaf.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    /// The place of the head in the block.
+    pub(crate) at: usize,
+    /// The item, if its data is inside the block.
+    pub(crate) item: Option<RawItem>,
+}
+
+/// Returns the places of heads or pointers of `size` bytes. The count in the header is limited by
+/// the block's length.
+fn places(block: &[u8], size: usize) -> impl Iterator<Item = usize> + use<> {
     // Clamp: a block without a count has no items.
     let count = short(block, 96).unwrap_or(0);
-    let most = block
-        .len()
-        .checked_div(HEAD_BYTES)
-        .map_or(0, |most| most.min(count));
-    (0..most).filter_map(move |item| {
-        let at = HEADER_BYTES.exact_add(item.exact_mul(HEAD_BYTES));
+    let room = block.len().saturating_sub(HEADER_BYTES); // Clamp: a short block has no items.
+    let most = room.checked_div(size).map_or(0, |most| most.min(count));
+    (0..most).map(move |number| HEADER_BYTES.exact_add(number.exact_mul(size)))
+}
+
+/// Returns the heads of a leaf.
+pub(crate) fn heads(block: &[u8]) -> Vec<Head> {
+    let item = |at: usize| {
         let start = HEADER_BYTES.checked_add(short(block, at.exact_add(17))?)?;
         let end = start.checked_add(short(block, at.exact_add(21))?)?;
         let key = key(block, at)?;
@@ -75,21 +89,61 @@ pub(crate) fn items(block: &[u8]) -> impl Iterator<Item = RawItem> {
             key,
             range: start..end,
         })
-    })
+    };
+    let heads = places(block, HEAD_BYTES).map(|at| Head { at, item: item(at) });
+    heads.collect()
+}
+
+/// Returns the items of a leaf that are inside the block.
+pub(crate) fn items(block: &[u8]) -> impl Iterator<Item = RawItem> {
+    heads(block).into_iter().filter_map(|head| head.item)
+}
+
+/// A pointer of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawPointer {
+    /// The place of the pointer in the block.
+    pub(crate) at: usize,
+    pub(crate) key: Key,
+    pub(crate) address: u64,
+    pub(crate) generation: u64,
+}
+
+/// Returns the pointers of a node.
+pub(crate) fn pointers(block: &[u8]) -> Vec<RawPointer> {
+    let pointer = |at: usize| {
+        Some(RawPointer {
+            at,
+            key: key(block, at)?,
+            address: number(block, at.exact_add(17))?,
+            generation: number(block, at.exact_add(25))?,
+        })
+    };
+    places(block, POINTER_BYTES).filter_map(pointer).collect()
 }
 
 /// Returns the addresses of a node's children.
 pub(crate) fn children(block: &[u8]) -> impl Iterator<Item = u64> {
-    // Clamp: as for items.
-    let count = short(block, 96).unwrap_or(0);
-    let most = block
-        .len()
-        .checked_div(POINTER_BYTES)
-        .map_or(0, |most| most.min(count));
-    (0..most).filter_map(move |child| {
-        let at = HEADER_BYTES.exact_add(child.exact_mul(POINTER_BYTES));
-        number(block, at.exact_add(17))
-    })
+    pointers(block).into_iter().map(|pointer| pointer.address)
+}
+
+/// Changes the key of the head or pointer at `at`.
+pub(crate) fn set_key(block: &mut [u8], at: usize, key: &Key) {
+    if let Some(place) = block.get_mut(at..at.exact_add(8)) {
+        place.copy_from_slice(&key.objectid.get().to_le_bytes());
+    }
+    if let Some(place) = block.get_mut(at.exact_add(8)) {
+        *place = key.item_type.0;
+    }
+    set_key_offset(block, at, key.offset);
+}
+
+/// Changes the offset in the key of the head or pointer at `at`.
+pub(crate) fn set_key_offset(block: &mut [u8], at: usize, offset: u64) {
+    let place = at.exact_add(9)..at.exact_add(17);
+    if let Some(place) = block.get_mut(place) {
+        place.copy_from_slice(&offset.to_le_bytes());
+    }
 }
 
 /// Returns address and level of the root that a `ROOT_ITEM` names.
@@ -122,6 +176,41 @@ pub(crate) fn seal(block: &mut [u8], checksum: ChecksumType) {
 fn trimmed(checksum: ChecksumType, bytes: &[u8]) -> &[u8] {
     // Clamp: a checksum has at least its own length.
     bytes.get(..checksum.size_bytes()).unwrap_or(bytes)
+}
+
+/// Writes items into a leaf: heads behind the header, data from the end.
+pub(crate) fn repack(leaf: &mut [u8], items: &[(Key, Vec<u8>)]) -> Result<()> {
+    let full = || Error::Unusable {
+        what: "the items of a leaf do not fit into the leaf",
+        logical: 0,
+    };
+    let (header, body) = leaf.split_at_mut_checked(HEADER_BYTES).ok_or_else(full)?;
+    body.fill(0);
+    let count: u32 = items.len().narrow();
+    if let Some(place) = header.get_mut(96..100) {
+        place.copy_from_slice(&count.to_le_bytes());
+    }
+    let mut end = body.len();
+    for (number, (key, data)) in items.iter().enumerate() {
+        let start = end.checked_sub(data.len()).ok_or_else(full)?;
+        let at = number.exact_mul(HEAD_BYTES);
+        if at.exact_add(HEAD_BYTES) > start {
+            return Err(full());
+        }
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        head.extend_from_slice(&key.objectid.get().to_le_bytes());
+        head.push(key.item_type.0);
+        head.extend_from_slice(&key.offset.to_le_bytes());
+        head.extend_from_slice(&start.narrow::<u32>().to_le_bytes());
+        head.extend_from_slice(&data.len().narrow::<u32>().to_le_bytes());
+        let places = [(at, head.as_slice()), (start, data.as_slice())];
+        for (at, bytes) in places {
+            let place = body.get_mut(at..at.exact_add(bytes.len()));
+            place.ok_or_else(full)?.copy_from_slice(bytes);
+        }
+        end = start;
+    }
+    Ok(())
 }
 
 /// Zeroes what no reader of metadata needs, and computes the checksum again: the inline content of

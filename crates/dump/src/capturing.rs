@@ -11,8 +11,9 @@
 
 use crate::block;
 use crate::cluster::ITEM_BYTES_MAX;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::reading::DumpItem;
+use crate::sanitise::{Names, Sanitise, Survey};
 use crate::walking::Walk;
 use crate::writing::ClusterWriter;
 use buttress_exact::{Exact as _, usize_of};
@@ -34,6 +35,20 @@ pub struct DumpOptions {
     pub threads: usize,
     /// Finds blocks by a walk from the roots instead of the extent tree.
     pub walk: bool,
+    /// Replaces names and zeroes attributes. Without, only content is zeroed.
+    pub sanitise: Option<Sanitise>,
+}
+
+impl Default for DumpOptions {
+    /// Returns the options of an uncompressed dump by one thread, in which names stay.
+    fn default() -> Self {
+        Self {
+            level: 0,
+            threads: 1,
+            walk: false,
+            sanitise: None,
+        }
+    }
 }
 
 /// The result of a dump.
@@ -47,12 +62,15 @@ pub struct Dumped {
     pub bytes: u64,
     /// Whether the extent tree could not be read, and a walk found the blocks.
     pub walked: bool,
+    /// The number of names that a sanitised dump keeps, because no replacement fits.
+    pub kept_names: u64,
 }
 
 /// Writes a metadata dump of a volume, in the state of its last commit and with its log.
 ///
 /// # Errors
-/// Fails with an error of the output, or if `progress` is cancelled.
+/// Fails with an error of the output, if `progress` is cancelled, or with [`Error::NamesKept`] if
+/// [`Sanitise::strict`] asks for it.
 pub fn write(
     filesystem: &Filesystem,
     out: &mut dyn Write,
@@ -66,6 +84,7 @@ pub fn write(
         checksum: superblock.checksum_type,
         format: filesystem.volume().block_format(),
         unreadable: 0,
+        names: None,
     };
     let mut chunks = Walk::default();
     chunks.add(superblock.chunk_root.get(), superblock.chunk_root_level);
@@ -88,9 +107,15 @@ pub fn write(
     others.retain(|logical| !in_chunk_tree.contains(logical));
     others.sort_unstable();
     others.dedup();
+    let bytes = ByteCount::of(others.len().exact_mul(source.node_bytes));
+    if let Some(sanitise) = &options.sanitise {
+        progress.expect(ByteCount::new(bytes.get().exact_mul(2)));
+        dumped.kept_names = source.survey([&chunks, &others], sanitise, progress)?;
+    } else {
+        progress.expect(bytes);
+    }
     let mut clusters = ClusterWriter::new(out, options.level, options.threads);
-    clusters.push(superblock_item(filesystem)?)?;
-    progress.expect(ByteCount::of(others.len().exact_mul(source.node_bytes)));
+    clusters.push(superblock_item(filesystem, options.sanitise.is_some())?)?;
     for addresses in [&chunks, &others] {
         dumped.blocks = dumped
             .blocks
@@ -102,9 +127,13 @@ pub fn write(
 }
 
 /// Returns the item of the superblock: the bytes of the primary on the device by which the volume was
-/// opened. If that primary is not the superblock in use, the superblock is encoded again.
-fn superblock_item(filesystem: &Filesystem) -> Result<DumpItem> {
-    let superblock = filesystem.superblock();
+/// opened. If that primary is not the superblock in use, the superblock is encoded again. A
+/// sanitised superblock is always encoded again, without its label and without unused bytes.
+fn superblock_item(filesystem: &Filesystem, is_sanitised: bool) -> Result<DumpItem> {
+    let mut superblock = Superblock::clone(&filesystem.superblock());
+    if is_sanitised {
+        superblock.label.clear();
+    }
     let [primary, ..] = SUPERBLOCK_OFFSETS;
     let slots = filesystem.volume().devices();
     let own = slots
@@ -116,7 +145,7 @@ fn superblock_item(filesystem: &Filesystem) -> Result<DumpItem> {
     let is_current = |bytes: &[u8]| {
         Superblock::check(bytes, primary).is_ok_and(|found| found.generation == superblock.generation)
     };
-    let bytes = match raw.filter(|bytes| is_current(bytes)) {
+    let bytes = match raw.filter(|bytes| !is_sanitised && is_current(bytes)) {
         Some(raw) => raw.to_vec(),
         None => superblock
             .encode_for(&superblock.device_item, primary)
@@ -164,6 +193,8 @@ struct Source<'a> {
     checksum: ChecksumType,
     format: &'a BlockFormat,
     unreadable: u64,
+    /// The replacements of names, in a sanitised dump.
+    names: Option<Names>,
 }
 
 impl Source<'_> {
@@ -201,6 +232,28 @@ impl Source<'_> {
         block::address(bytes) == Some(logical) && block::fsid(bytes).is_some_and(of_volume)
     }
 
+    /// Chooses the replacements of all names. Returns the number of names that stay.
+    fn survey(&mut self, addresses: [&Vec<u64>; 2], options: &Sanitise, progress: &Progress) -> Result<u64> {
+        // The copy counts the unreadable blocks.
+        let unreadable = self.unreadable;
+        let mut survey = Survey::new(options);
+        for logical in addresses.into_iter().flatten() {
+            progress.check()?;
+            if let Some(bytes) = self.read(*logical) {
+                survey.note(&bytes);
+            }
+            progress.advance(0, ByteCount::of(self.node_bytes));
+        }
+        self.unreadable = unreadable;
+        let names = survey.finish();
+        let kept = names.kept();
+        if options.strict && kept > 0 {
+            return Err(Error::NamesKept { count: kept });
+        }
+        self.names = Some(names);
+        Ok(kept)
+    }
+
     /// Copies blocks into the dump, in runs of adjacent blocks of one chunk. Returns the number of
     /// blocks.
     fn copy(
@@ -217,7 +270,10 @@ impl Source<'_> {
             let Some(mut bytes) = self.read(*logical) else {
                 continue;
             };
-            block::blank(&mut bytes, self.checksum);
+            match &self.names {
+                Some(names) => names.block(&mut bytes, self.format),
+                None => block::blank(&mut bytes, self.checksum),
+            }
             copied = copied.exact_add(1);
             progress.advance(1, ByteCount::of(self.node_bytes));
             if let Some(item) = &mut run {

@@ -1,17 +1,19 @@
-//! The chunk tree of a dump: chunks and device items, read before anything is placed.
+//! The chunk tree of a dump: chunks and device items, read before anything is placed. The device tree
+//! is kept beside it.
 //!
-//! Memory is bounded: a dump whose chunk tree exceeds [`CHUNK_TREE_BYTES_MAX`] is refused.
+//! Memory is bounded: a dump whose two trees exceed [`TREES_BYTES_MAX`] is refused.
 
 use crate::block;
 use crate::error::{Error, Result};
 use crate::reading::DumpItem;
+use crate::spreading::Blocks;
 use buttress_exact::{Exact as _, usize_of};
 use buttress_format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
 use buttress_format::{Chunk, DeviceItem, ItemType, Logical, Physical, TreeId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-/// The largest chunk tree of a dump: 10,000,000 chunks are larger than any volume.
-const CHUNK_TREE_BYTES_MAX: usize = 256 << 20;
+/// The largest chunk and device tree of a dump: 10,000,000 chunks are larger than any volume.
+const TREES_BYTES_MAX: usize = 256 << 20;
 
 /// The facts of a dump that say where its blocks belong.
 #[derive(Debug)]
@@ -20,19 +22,19 @@ pub(crate) struct Geometry {
     pub(crate) chunks: BTreeMap<u64, Chunk>,
     /// The device items in order of their ids.
     pub(crate) devices: Vec<DeviceItem>,
-    /// The addresses of the chunk tree's blocks.
-    pub(crate) blocks: Vec<u64>,
-    /// The number of the device tree's blocks.
-    pub(crate) device_blocks: usize,
+    /// The blocks of the chunk tree.
+    pub(crate) chunk_tree: Blocks,
+    /// The blocks of the device tree, and maybe damaged blocks with its id.
+    pub(crate) device_tree: Blocks,
 }
 
 /// Collects the chunk tree from the items of a dump.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
     superblock: Option<Superblock>,
-    blocks: HashMap<u64, Vec<u8>>,
+    chunk_tree: Blocks,
+    device_tree: Blocks,
     bytes: usize,
-    device_blocks: usize,
 }
 
 impl Gathering {
@@ -44,20 +46,23 @@ impl Gathering {
         };
         let node_bytes = usize_of(superblock.block_format().node_bytes);
         for (index, block) in item.bytes.chunks(node_bytes).enumerate() {
-            if block::owner(block) == Some(TreeId::DEVICE) {
-                self.device_blocks = self.device_blocks.exact_add(1);
-            }
-            let is_chunk_tree = block::owner(block) == Some(TreeId::CHUNK);
             let at = item.logical.checked_add(index.exact_mul(node_bytes) as u64);
-            let (true, Some(at)) = (is_chunk_tree && block.len() == node_bytes, at) else {
+            // Content in the dump may look like a block of any volume.
+            let is_block = block.len() == node_bytes && block::address(block) == at;
+            let tree = match block::owner(block) {
+                Some(TreeId::CHUNK) => &mut self.chunk_tree,
+                Some(TreeId::DEVICE) => &mut self.device_tree,
+                _ => continue,
+            };
+            let (true, Some(at)) = (is_block, at) else {
                 continue;
             };
             self.bytes = self.bytes.exact_add(node_bytes);
-            if self.bytes > CHUNK_TREE_BYTES_MAX {
-                let what = "its chunk tree is too large";
+            if self.bytes > TREES_BYTES_MAX {
+                let what = "its chunk and device trees are too large";
                 return Err(Error::Unusable { what, logical: at });
             }
-            self.blocks.insert(at, block.to_vec());
+            tree.insert(at, block.to_vec());
         }
         Ok(())
     }
@@ -71,13 +76,13 @@ impl Gathering {
         let mut geometry = Geometry {
             chunks: BTreeMap::new(),
             devices: Vec::new(),
-            blocks: Vec::new(),
-            device_blocks: self.device_blocks,
+            chunk_tree: Blocks::new(),
+            device_tree: self.device_tree,
             superblock,
         };
         let root = geometry.superblock.chunk_root.get();
         let mut waiting = vec![(root, geometry.superblock.chunk_root_level)];
-        let mut blocks = self.blocks;
+        let mut blocks = self.chunk_tree;
         while let Some((logical, level)) = waiting.pop() {
             // A block that two parents name is damage: each block is taken once.
             let Some(bytes) = blocks.remove(&logical) else {
@@ -91,14 +96,13 @@ impl Gathering {
                 let what = "a block of the chunk tree is damaged";
                 return Err(Error::Unusable { what, logical });
             }
-            geometry.blocks.push(logical);
             match level.checked_sub(1) {
                 Some(below) => waiting.extend(block::children(&bytes).map(|child| (child, below))),
                 None => geometry.add_leaf(&bytes, logical)?,
             }
+            geometry.chunk_tree.insert(logical, bytes);
         }
         geometry.devices.sort_by_key(|item| item.device);
-        geometry.blocks.sort_unstable();
         for (key, chunk) in &geometry.superblock.system_chunks {
             geometry.chunks.entry(key.offset).or_insert_with(|| chunk.clone());
         }

@@ -45,6 +45,12 @@ pub enum Error {
         /// The number of devices of the dumped volume.
         expected: u64,
     },
+    /// A strictly sanitised dump would keep names.
+    #[error("{count} names have no replacement that keeps the order of the trees")]
+    NamesKept {
+        /// The number of names.
+        count: u64,
+    },
 }
 
 impl From<buttress_volume::Error> for Error {

@@ -25,9 +25,9 @@
 //! - Memory is bounded by the format's limits, whatever a dump claims.
 //! - A dump has the same bytes for any number of threads.
 //! - Inline content, symlink targets and unused bytes of blocks are zeros in a dump. Names and
-//!   extended attributes stay.
+//!   extended attributes stay, unless the dump is sanitised ([`Sanitise`]).
 //!
-//! Left out: dumps with data, and dumps whose names are replaced.
+//! Left out: dumps with data.
 //!
 //! Source: dumps that btrfs-image 6.2 and 6.14 wrote.
 #![forbid(unsafe_code)]
@@ -50,6 +50,8 @@ mod error;
 mod one_device;
 mod reading;
 mod restoring;
+mod sanitise;
+mod spreading;
 #[cfg(test)]
 mod tests;
 mod walking;
@@ -59,3 +61,4 @@ pub use capturing::{DumpOptions, Dumped, write};
 pub use error::{Error, Result};
 pub use reading::{DumpItem, DumpReader};
 pub use restoring::{Restored, restore};
+pub use sanitise::Sanitise;

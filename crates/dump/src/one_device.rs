@@ -4,13 +4,13 @@
 //! tree has one device item, the device tree one device extent for each chunk, and block group items
 //! have no profile.
 //!
-//! Left out: device trees of several blocks, whose items would have to move between leaves.
+//! The new items of chunk and device tree are spread over the blocks that the trees have.
 
-use crate::block::{self, RawItem};
+use crate::block;
 use crate::chunk_tree::Geometry;
 use crate::cluster::bytes_at;
 use crate::error::{Error, Result};
-use buttress_exact::Exact as _;
+use crate::spreading::{Blocks, leaves, root_of, spread};
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceItem, ItemType, Key, Logical, ObjectId, Physical,
     Stripe, TreeId, Uuid,
@@ -23,12 +23,6 @@ const KINDS: BlockGroupFlags = BlockGroupFlags::DATA
 
 /// Returns the geometry of the restored volume.
 pub(crate) fn flattened(mut geometry: Geometry) -> Result<Geometry> {
-    if geometry.device_blocks > 1 {
-        return Err(Error::Unusable {
-            what: "its device tree has several blocks, so it is restored to all devices only (give -m)",
-            logical: geometry.superblock.root.get(),
-        });
-    }
     let own = geometry.superblock.device_item;
     let mut end = 0_u64;
     for (start, chunk) in &mut geometry.chunks {
@@ -55,6 +49,7 @@ pub(crate) fn flattened(mut geometry: Geometry) -> Result<Geometry> {
     for (key, chunk) in &mut superblock.system_chunks {
         *chunk = flat_chunk(chunk, key.offset, &own);
     }
+    rewrite_trees(&mut geometry)?;
     Ok(geometry)
 }
 
@@ -71,54 +66,79 @@ fn flat_chunk(chunk: &Chunk, start: u64, device: &DeviceItem) -> Chunk {
     }
 }
 
-/// Changes the items of a leaf to those of the flattened geometry. Nodes stay.
-pub(crate) fn rewrite_leaf(leaf: &mut [u8], logical: u64, geometry: &Geometry) -> Result<()> {
-    if block::level(leaf) != Some(0) || !block::is_whole(leaf, geometry.superblock.checksum_type) {
-        return Ok(());
-    }
-    let items = match block::owner(leaf) {
-        Some(TreeId::CHUNK) if geometry.blocks.binary_search(&logical).is_ok() => {
-            chunk_tree_items(leaf, geometry)
-        }
-        Some(TreeId::DEVICE) => device_tree_items(leaf, geometry),
-        Some(TreeId::EXTENT | TreeId::BLOCK_GROUP) => {
-            clear_profiles(leaf);
-            block::seal(leaf, geometry.superblock.checksum_type);
-            return Ok(());
-        }
-        _ => return Ok(()),
+/// Changes the items of the chunk tree and of the device tree to those of the flattened geometry.
+fn rewrite_trees(geometry: &mut Geometry) -> Result<()> {
+    let checksum = geometry.superblock.checksum_type;
+    let chunk_root = geometry.superblock.chunk_root.get();
+    let items = chunk_tree_items(geometry, &leaves(&geometry.chunk_tree, chunk_root, checksum)?);
+    spread(&mut geometry.chunk_tree, chunk_root, &items, checksum)?;
+    let Some(device_root) = root_of(&geometry.device_tree) else {
+        return Err(Error::Unusable {
+            what: "its device tree is damaged, so it is restored to all devices only (give -m)",
+            logical: geometry.superblock.root.get(),
+        });
     };
-    repack(leaf, &items)?;
-    block::seal(leaf, geometry.superblock.checksum_type);
-    Ok(())
+    let items = device_tree_items(geometry, &leaves(&geometry.device_tree, device_root, checksum)?);
+    spread(&mut geometry.device_tree, device_root, &items, checksum)
 }
 
-fn data_of(leaf: &[u8], item: &RawItem) -> Vec<u8> {
-    // Clamp: the items of a block are inside the block.
-    leaf.get(item.range.clone()).unwrap_or_default().to_vec()
+/// Changes a block to that of the flattened geometry.
+pub(crate) fn rewrite(bytes: &mut [u8], logical: u64, geometry: &Geometry) {
+    let checksum = geometry.superblock.checksum_type;
+    if block::address(bytes) != Some(logical) || !block::is_whole(bytes, checksum) {
+        return;
+    }
+    let new = match block::owner(bytes) {
+        Some(TreeId::CHUNK) => geometry.chunk_tree.get(&logical),
+        Some(TreeId::DEVICE) => geometry.device_tree.get(&logical),
+        Some(TreeId::EXTENT | TreeId::BLOCK_GROUP) if block::level(bytes) == Some(0) => {
+            clear_profiles(bytes);
+            block::seal(bytes, checksum);
+            return;
+        }
+        _ => return,
+    };
+    if let Some(new) = new.filter(|new| new.len() == bytes.len()) {
+        bytes.copy_from_slice(new);
+    }
 }
 
-fn chunk_tree_items(leaf: &[u8], geometry: &Geometry) -> Vec<(Key, Vec<u8>)> {
+/// Returns the items of leaves, in order.
+fn items_of<'a>(tree: &'a Blocks, leaves: &'a [u64]) -> impl Iterator<Item = (Key, Vec<u8>)> + 'a {
+    leaves.iter().filter_map(|leaf| tree.get(leaf)).flat_map(|leaf| {
+        let items = block::items(leaf);
+        // Clamp: the items of a block are inside the block.
+        items.map(|item| (item.key, leaf.get(item.range).unwrap_or_default().to_vec()))
+    })
+}
+
+fn chunk_tree_items(geometry: &Geometry, leaves: &[u64]) -> Vec<(Key, Vec<u8>)> {
     let own = geometry.devices.first();
-    let changed = |item: RawItem| {
-        let data = match item.key.item_type {
-            ItemType::CHUNK_ITEM => geometry.chunks.get(&item.key.offset)?.encode(),
+    let changed = |(key, data): (Key, Vec<u8>)| {
+        let data = match key.item_type {
+            ItemType::CHUNK_ITEM => geometry.chunks.get(&key.offset)?.encode(),
             ItemType::DEV_ITEM => own
-                .filter(|own| own.device.get() == item.key.offset)?
+                .filter(|own| own.device.get() == key.offset)?
                 .to_bytes()
                 .to_vec(),
-            _ => data_of(leaf, &item),
+            _ => data,
         };
-        Some((item.key, data))
+        Some((key, data))
     };
-    block::items(leaf).filter_map(changed).collect()
+    items_of(&geometry.chunk_tree, leaves)
+        .filter_map(changed)
+        .collect()
 }
 
 /// Returns the items of the device tree: one device extent for each chunk, beside what is no extent.
-fn device_tree_items(leaf: &[u8], geometry: &Geometry) -> Vec<(Key, Vec<u8>)> {
-    let others = block::items(leaf).filter(|item| item.key.item_type != ItemType::DEV_EXTENT);
-    let mut items: Vec<(Key, Vec<u8>)> = others.map(|item| (item.key, data_of(leaf, &item))).collect();
-    let chunk_tree_uuid = bytes_at(leaf, 64).map_or(Uuid::nil(), Uuid::from_bytes);
+fn device_tree_items(geometry: &Geometry, leaves: &[u64]) -> Vec<(Key, Vec<u8>)> {
+    let tree = &geometry.device_tree;
+    let items = items_of(tree, leaves).filter(|(key, _)| key.item_type != ItemType::DEV_EXTENT);
+    let mut items: Vec<(Key, Vec<u8>)> = items.collect();
+    let first = leaves.first().and_then(|leaf| tree.get(leaf));
+    let chunk_tree_uuid = first.and_then(|leaf| bytes_at(leaf, 64));
+    // Clamp: a block is longer than its header.
+    let chunk_tree_uuid = chunk_tree_uuid.map_or(Uuid::nil(), Uuid::from_bytes);
     for (start, chunk) in &geometry.chunks {
         let extent = DeviceExtent {
             device: geometry.superblock.device_item.device,
@@ -150,39 +170,4 @@ fn clear_profiles(leaf: &mut [u8]) {
         };
         *flags = (u64::from_le_bytes(*flags) & KINDS.bits()).to_le_bytes();
     }
-}
-
-/// Writes items into a leaf: heads behind the header, data from the end.
-fn repack(leaf: &mut [u8], items: &[(Key, Vec<u8>)]) -> Result<()> {
-    let full = || Error::Unusable {
-        what: "a leaf of the chunk tree is too full",
-        logical: 0,
-    };
-    let (header, body) = leaf.split_at_mut_checked(block::HEADER_BYTES).ok_or_else(full)?;
-    body.fill(0);
-    let count: u32 = items.len().narrow();
-    if let Some(place) = header.get_mut(96..100) {
-        place.copy_from_slice(&count.to_le_bytes());
-    }
-    let mut end = body.len();
-    for (number, (key, data)) in items.iter().enumerate() {
-        let start = end.checked_sub(data.len()).ok_or_else(full)?;
-        let at = number.exact_mul(block::HEAD_BYTES);
-        if at.exact_add(block::HEAD_BYTES) > start {
-            return Err(full());
-        }
-        let mut head = Vec::with_capacity(block::HEAD_BYTES);
-        head.extend_from_slice(&key.objectid.get().to_le_bytes());
-        head.push(key.item_type.0);
-        head.extend_from_slice(&key.offset.to_le_bytes());
-        head.extend_from_slice(&start.narrow::<u32>().to_le_bytes());
-        head.extend_from_slice(&data.len().narrow::<u32>().to_le_bytes());
-        let places = [(at, head.as_slice()), (start, data.as_slice())];
-        for (at, bytes) in places {
-            let place = body.get_mut(at..at.exact_add(bytes.len()));
-            place.ok_or_else(full)?.copy_from_slice(bytes);
-        }
-        end = start;
-    }
-    Ok(())
 }

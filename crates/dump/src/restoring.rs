@@ -10,7 +10,7 @@
 
 use crate::chunk_tree::{Gathering, Geometry};
 use crate::error::{Error, Result};
-use crate::one_device::{flattened, rewrite_leaf};
+use crate::one_device::{flattened, rewrite};
 use crate::reading::{DumpItem, DumpReader};
 use buttress_device::Device;
 use buttress_exact::{Exact as _, usize_of};
@@ -69,7 +69,7 @@ pub fn restore<R: Read + Seek>(input: &mut R, devices: &[Device], progress: &Pro
         // The file of the dump may have changed since the check.
         target.geometry.require_place(&item)?;
         if is_flattened {
-            target.flatten(&mut item)?;
+            target.flatten(&mut item);
         }
         restored.bytes = restored.bytes.exact_add(item.bytes.len() as u64);
         if is_flattened {
@@ -163,16 +163,15 @@ impl Target {
     }
 
     /// Changes the blocks of an item to those of one device.
-    fn flatten(&self, item: &mut DumpItem) -> Result<()> {
+    fn flatten(&self, item: &mut DumpItem) {
         let node_bytes = usize_of(self.geometry.superblock.block_format().node_bytes);
         let mut at = item.logical;
         for block in item.bytes.chunks_mut(node_bytes) {
             let length = block.len() as u64;
-            rewrite_leaf(block, at, &self.geometry)?;
+            rewrite(block, at, &self.geometry);
             // Chunks map the whole item, so its addresses do not overflow.
             at = at.exact_add(length);
         }
-        Ok(())
     }
 
     fn put(&self, item: DumpItem) -> Result<()> {

@@ -52,11 +52,7 @@ static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     };
     let mut bytes = Vec::new();
     let made = buttress_mkfs::make(std::slice::from_ref(&device), &Options::default(), &identity);
-    let options = DumpOptions {
-        level: 0,
-        threads: 1,
-        walk: false,
-    };
+    let options = DumpOptions::default();
     if let (Ok(_), Ok(volume)) = (made, OpenOptions::new(vec![device]).open()) {
         let written = write(&volume, &mut bytes, &options, &Progress::new());
         assert!(written.is_ok(), "a new volume has a dump");

@@ -18,6 +18,8 @@
 //! | [`chunks`] | the chunks of a volume whose chunk tree is lost |
 //! | [`view`] | a state as a file system that can be read |
 //! | [`survey`] | how many blocks of a state's trees can be read |
+//! | `complete` | a reader of a whole file that continues after failures |
+//! | [`mod@history`] | versions of files over the states |
 //! | [`verdict`] | how far the content of a file of a state can be trusted |
 //! | [`mod@find_roots`] | candidates for the root of one tree |
 //!
@@ -43,10 +45,12 @@
 )]
 
 pub mod chunks;
+mod complete;
 mod error;
 pub mod find_roots;
 mod geometry;
 mod header;
+pub mod history;
 pub mod identity;
 pub mod index;
 mod indexed;
@@ -59,8 +63,10 @@ pub mod verdict;
 pub mod view;
 
 pub use chunks::{ChunkEvidence, RecoveredChunk, RecoveredChunks, Unproven, recover_chunks};
+pub use complete::CompleteReader;
 pub use error::{Error, IndexProblem, Result};
 pub use find_roots::{FoundRoots, RootQuery, find_roots};
+pub use history::{History, Version, WantedFiles, best_versions, history};
 pub use identity::{FoundDevice, Identity, identify, identify_by_blocks};
 pub use index::{BlockIndex, IndexReader, IndexWriter, OpenedIndex};
 pub use record::{Record, RecordFlags};

@@ -110,10 +110,17 @@ fn chunks_without_chunk_tree_equal_the_original() {
                 zero(&devices, TreeId::CHUNK);
             }
             let found = recovered(own.path(), &devices).unwrap();
-            assert_eq!(found.unproven, [], "{name}, step {step}");
+            // Without its checksums, the data of this volume fits several orders.
+            let expects_refusal = step == 1 && name == "08-raid5";
+            let refused: Vec<_> = found.unproven.iter().map(|(_, reason)| *reason).collect();
+            match expects_refusal {
+                true => assert_eq!(refused, [Unproven::Order { stripes: 3 }], "{name}"),
+                false => assert_eq!(refused, [], "{name}, step {step}"),
+            }
             assert!(found.is_whole, "{name}");
             assert_eq!(found.has_chunk_tree, step == 0, "{name}");
-            assert_eq!(found.chunks.len(), expected.len(), "{name}");
+            let all = found.chunks.len() + found.unproven.len();
+            assert_eq!(all, expected.len(), "{name}");
             for chunk in &found.chunks {
                 let (mut own, mut original) = (places(&chunk.chunk), expected[&chunk.start].clone());
                 // Several orders give all used sectors the same content.

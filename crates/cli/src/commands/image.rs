@@ -1,19 +1,20 @@
 //! `buttress image`: metadata dumps of volumes, and volumes from dumps, with the options of
 //! btrfs-image.
 //!
-//! A dump has the bytes that btrfs-image reads, and the other way round. Left out: `-o` (the result
-//! opens nowhere), `-s` and `-d`.
+//! A dump has the bytes that btrfs-image reads, and the other way round. `-s` and `-ss` are the same
+//! here: replacements always keep hashes. Left out: `-o` (the result opens nowhere) and `-d`.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::dump::{self, DumpOptions};
+use buttress::dump::{self, DumpOptions, Sanitise};
 use buttress::unstable::volume::signatures;
 use buttress::{Device, DeviceOptions};
-use clap::Args;
+use clap::{ArgAction, Args};
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
@@ -48,6 +49,12 @@ pub struct Image {
     /// Find blocks by a walk from the roots, for a damaged extent tree
     #[arg(short = 'w')]
     walk: bool,
+    /// Replace all names and attributes; -ss is the same
+    #[arg(short = 's', action = ArgAction::Count, conflicts_with = "restore")]
+    sanitise: u8,
+    /// With -s, refuse a volume with a short name that has no replacement
+    #[arg(long, requires = "sanitise")]
+    strict: bool,
     /// Overwrite existing content
     #[arg(long, requires = "restore")]
     force: bool,
@@ -65,6 +72,10 @@ impl Subcommand for Image {
         example(
             "buttress image -c 9 backup.img backup.dump",
             "Writes a compressed dump of the metadata",
+        ),
+        example(
+            "buttress image -s -c 9 backup.img report.dump",
+            "Writes a dump for a bug report, without names and attributes",
         ),
         example(
             "buttress image -r backup.dump metadata.img",
@@ -95,6 +106,10 @@ impl Image {
             level: self.level,
             threads: self.threads.map_or(processors, usize::from),
             walk: self.walk,
+            sanitise: (self.sanitise > 0).then(|| Sanitise {
+                secret: random_secret(),
+                strict: self.strict,
+            }),
         };
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -117,6 +132,12 @@ impl Image {
         if dumped.walked && !self.walk {
             context.warn("the extent tree is damaged: a walk from the roots found the blocks");
         }
+        if dumped.kept_names > 0 {
+            let count = dumped.kept_names;
+            context.warn(&format!(
+                "{count} names stay in the dump: no replacement keeps the order of the trees"
+            ));
+        }
         if dumped.unreadable > 0 {
             let count = dumped.unreadable;
             context.lost(&anyhow!(
@@ -128,6 +149,7 @@ impl Image {
                 "blocks": dumped.blocks,
                 "unreadable": dumped.unreadable,
                 "bytes": dumped.bytes,
+                "kept-names": dumped.kept_names,
             });
             context.print_json("image", object)?;
         } else if !to_stdout && !context.globals().quiet {
@@ -208,6 +230,15 @@ impl Image {
         }
         Ok(device)
     }
+}
+
+/// Returns a secret for the replacements of names. Nothing keeps the secret.
+fn random_secret() -> [u8; 32] {
+    let mut secret = [0; 32];
+    let (first, second) = secret.split_at_mut(16);
+    first.copy_from_slice(Uuid::new_v4().as_bytes());
+    second.copy_from_slice(Uuid::new_v4().as_bytes());
+    secret
 }
 
 /// Refuses a target that holds a file system, or a regular file with data. An overlay keeps the

@@ -378,6 +378,10 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
             "restore",
             vec!["IMAGE NEW20", "-D IMAGE NEW21%", "-l IMAGE", "IMAGE% NEW22%"],
         ),
+        (
+            "undelete",
+            vec!["--no-scan IMAGE /", "--format json IMAGE /%", "IMAGE% %"],
+        ),
         ("generations", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue scan", vec!["IMAGE", "--format json IMAGE", "IMAGE%"]),
         ("rescue zero-log", vec!["IMAGE", "IMAGE%"]),

@@ -38,8 +38,8 @@ fn opened(device: &Device) -> Filesystem {
 fn dumped(device: &Device, walk: bool) -> (Dumped, Vec<DumpItem>) {
     let options = DumpOptions {
         level: 9,
-        threads: 1,
         walk,
+        ..DumpOptions::default()
     };
     let mut bytes = Vec::new();
     let dumped = write(&opened(device), &mut bytes, &options, &Progress::new()).unwrap();

@@ -299,6 +299,8 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
             acts("-c", "-c 9"),
             manner("-t", "-t 2"),
             manner("-w", "-w"),
+            elsewhere("-s", "sanitised_dumps_mount_and_have_no_names"),
+            elsewhere("--strict", "sanitised_dumps_mount_and_have_no_names"),
             elsewhere("-r", "dumps_are_those_of_btrfs_image_both_ways"),
             elsewhere("-m", "dumps_are_those_of_btrfs_image_both_ways"),
             elsewhere("--force", "damaged_dumps_and_wrong_targets_are_refused"),

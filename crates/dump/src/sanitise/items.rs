@@ -1,0 +1,223 @@
+//! The names and contents in items, and what of an item a sanitised dump keeps.
+//!
+//! Items are read without trust: names end where their lengths leave the item, and what follows is
+//! zeroed.
+//!
+//! Source: on-disk format documentation, sections of each item.
+
+use crate::cluster::bytes_at;
+use buttress_exact::Exact as _;
+use buttress_format::{ItemType, Key, ObjectId, TreeId};
+use core::ops::Range;
+
+/// A name in an item, with the value of an extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NamePlace {
+    /// The inode number of the directory that has the name.
+    pub(super) directory: u64,
+    pub(super) name: Range<usize>,
+    pub(super) value: Range<usize>,
+}
+
+/// The names of an item.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NamePlaces {
+    pub(super) places: Vec<NamePlace>,
+    /// The offset up to which the item has whole entries.
+    pub(super) end: usize,
+}
+
+/// The layout of entries: a fixed head, and then a name.
+struct Layout {
+    head_bytes: usize,
+    /// The place of the name's length in the head.
+    length_at: usize,
+    /// The place of the value's length in the head.
+    value_length_at: Option<usize>,
+    /// The place of the directory's inode number, if it is in the head.
+    directory_at: Option<usize>,
+}
+
+fn layout(item_type: ItemType) -> Option<Layout> {
+    let (head_bytes, length_at, value_length_at, directory_at) = match item_type {
+        ItemType::DIR_ITEM | ItemType::DIR_INDEX | ItemType::XATTR_ITEM => (30, 27, Some(25), None),
+        ItemType::INODE_REF => (10, 8, None, None),
+        ItemType::INODE_EXTREF => (18, 16, None, Some(0)),
+        ItemType::ROOT_REF | ItemType::ROOT_BACKREF => (18, 16, None, Some(0)),
+        _ => return None,
+    };
+    Some(Layout {
+        head_bytes,
+        length_at,
+        value_length_at,
+        directory_at,
+    })
+}
+
+/// Returns the names of an item, or `None` if items of this type have no names.
+pub(super) fn names(key: &Key, data: &[u8]) -> Option<NamePlaces> {
+    let layout = layout(key.item_type)?;
+    let mut found = NamePlaces::default();
+    while let Some(place) = place(&layout, key, data, found.end) {
+        found.end = place.value.end;
+        found.places.push(place);
+    }
+    Some(found)
+}
+
+fn place(layout: &Layout, key: &Key, data: &[u8], at: usize) -> Option<NamePlace> {
+    let length = |offset: usize| {
+        let bytes: [u8; 2] = bytes_at(data, at.exact_add(offset))?;
+        Some(usize::from(u16::from_le_bytes(bytes)))
+    };
+    let name_bytes = length(layout.length_at)?;
+    let value_bytes = match layout.value_length_at {
+        Some(offset) => length(offset)?,
+        None => 0,
+    };
+    let directory = match layout.directory_at {
+        Some(offset) => u64::from_le_bytes(bytes_at(data, at.exact_add(offset))?),
+        None if key.item_type == ItemType::INODE_REF => key.offset,
+        None => key.objectid.get(),
+    };
+    let start = at.exact_add(layout.head_bytes);
+    let name_end = start.exact_add(name_bytes);
+    let end = name_end.exact_add(value_bytes);
+    (end <= data.len()).then_some(NamePlace {
+        directory,
+        name: start..name_end,
+        value: name_end..end,
+    })
+}
+
+/// Returns whether a name says nothing about its volume: the names of directories for themselves,
+/// and the entry of the default subvolume.
+pub(super) fn is_public(owner: Option<TreeId>, name: &[u8]) -> bool {
+    matches!(name, b"." | b"..") || (owner == Some(TreeId::ROOT) && name == b"default")
+}
+
+/// The treatment of an extended attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AttributeRule {
+    /// The length of the part of the name that stays.
+    pub(super) prefix_bytes: usize,
+    pub(super) keeps_value: bool,
+}
+
+/// Returns the rule for an attribute. Names that a kernel or a policy defines stay; ids in access
+/// control lists and properties of btrfs stay with their values.
+pub(super) fn attribute_rule(name: &[u8]) -> AttributeRule {
+    let starts_with = |prefix: &str| name.starts_with(prefix.as_bytes());
+    let keeps_value = starts_with("system.posix_acl_") || starts_with("btrfs.");
+    let prefix_bytes = match () {
+        () if keeps_value || starts_with("security.") => name.len(),
+        () if starts_with("user.") => 5,
+        () if starts_with("trusted.") => 8,
+        () => 0,
+    };
+    AttributeRule {
+        prefix_bytes,
+        keeps_value,
+    }
+}
+
+/// The part of an item without names that stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// All bytes, if the format allows them.
+    Valid,
+    /// This number of bytes, whatever they are.
+    First(usize),
+}
+
+/// Returns what stays of an item without names.
+pub(super) fn kept(key: &Key, data: &[u8]) -> Kept {
+    /// The bytes of a file extent item before inline content, and the whole item without any.
+    const BEFORE_CONTENT: usize = 21;
+    const REGULAR: usize = 53;
+    const KIND_AT: usize = 20;
+    const INODE_ITEM: usize = 160;
+    const ROOT_ITEM: usize = 439;
+    const SPACE_CACHE_HEAD: usize = 41;
+    match (key.item_type, key.objectid) {
+        (ItemType::EXTENT_DATA, _) => match (data.len(), data.get(KIND_AT)) {
+            (REGULAR, Some(1 | 2)) => Kept::First(REGULAR),
+            _ => Kept::First(BEFORE_CONTENT),
+        },
+        (ItemType::INODE_ITEM, _) if data.len() == INODE_ITEM => Kept::First(INODE_ITEM),
+        (ItemType::ROOT_ITEM, _) if data.len() == ROOT_ITEM => Kept::First(ROOT_ITEM),
+        // The length of the descriptor is at offset 0, and parts of the descriptor at others.
+        (ItemType::VERITY_DESC_ITEM, _) if key.offset == 0 => Kept::Valid,
+        (ItemType::VERITY_DESC_ITEM | ItemType::VERITY_MERKLE_ITEM | ItemType::STRING_ITEM, _) => {
+            Kept::First(0)
+        }
+        (ItemType::TEMPORARY_ITEM, ObjectId::BALANCE)
+        | (ItemType::PERSISTENT_ITEM, ObjectId::DEVICE_STATISTICS) => Kept::Valid,
+        (ItemType::TEMPORARY_ITEM | ItemType::PERSISTENT_ITEM, _) => Kept::First(0),
+        (ItemType(0), ObjectId::FREE_SPACE) => Kept::First(SPACE_CACHE_HEAD),
+        (item_type, _) if item_type.name().is_some() => Kept::Valid,
+        _ => Kept::First(0),
+    }
+}
+
+/// Returns the fields of an item that nothing uses. In logs, Linux leaves other bytes of the leaf in
+/// them, such as content of a file.
+pub(super) fn unused_fields(key: &Key) -> &'static [Range<usize>] {
+    const OF_INODE: Range<usize> = 80..112;
+    const OF_ROOT: Range<usize> = 375..439;
+    match key.item_type {
+        ItemType::INODE_ITEM => &[OF_INODE],
+        // A root item begins with an inode item.
+        ItemType::ROOT_ITEM => &[OF_INODE, OF_ROOT],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(item_type: ItemType) -> Key {
+        Key::new(ObjectId::new(300), item_type, 256)
+    }
+
+    #[test]
+    fn names_end_where_lengths_leave_the_item() {
+        let mut data = vec![0; 10];
+        data[8] = 3;
+        data.extend_from_slice(b"abc");
+        let whole = names(&key(ItemType::INODE_REF), &data).unwrap();
+        assert_eq!((whole.end, whole.places.len()), (13, 1));
+        assert_eq!(whole.places[0].directory, 256);
+        data[8] = 4;
+        let cut = names(&key(ItemType::INODE_REF), &data).unwrap();
+        assert_eq!((cut.end, cut.places.len()), (0, 0));
+        assert!(names(&key(ItemType::INODE_ITEM), &data).is_none());
+    }
+
+    #[test]
+    fn unknown_items_keep_nothing() {
+        for item_type in [
+            ItemType(3),
+            ItemType::STRING_ITEM,
+            ItemType::PERSISTENT_ITEM,
+            ItemType(0),
+        ] {
+            assert_eq!(kept(&key(item_type), b"secret"), Kept::First(0));
+        }
+        assert_eq!(kept(&key(ItemType::CHUNK_ITEM), b""), Kept::Valid);
+    }
+
+    #[test]
+    fn attributes_of_namespaces_keep_their_part() {
+        let rule = |name: &str| {
+            let rule = attribute_rule(name.as_bytes());
+            (rule.prefix_bytes, rule.keeps_value)
+        };
+        assert_eq!(rule("user.comment"), (5, false));
+        assert_eq!(rule("security.selinux"), (16, false));
+        assert_eq!(rule("system.posix_acl_access"), (23, true));
+        assert_eq!(rule("btrfs.compression"), (17, true));
+        assert_eq!(rule("other.name"), (0, false));
+    }
+}
