@@ -17,7 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use buttress_dump::{DumpItem, DumpOptions, DumpReader, Dumped, Error, Restored, Result, Sanitise, restore};
+pub use buttress_dump::{
+    DumpItem, DumpOptions, DumpReader, Dumped, Error, Restored, Result, Sanitise, restore,
+};
 
 use crate::Volume;
 use buttress_fs::Progress;

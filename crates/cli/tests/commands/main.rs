@@ -10,12 +10,14 @@
 )]
 
 mod balance;
+mod chunk_recover;
 mod command_line;
 mod console;
 mod convert;
 mod defragment;
 mod devices;
 mod diff;
+mod fix_data_checksum;
 mod full_host;
 mod generations;
 mod hostile;

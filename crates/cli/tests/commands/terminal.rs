@@ -367,9 +367,11 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("convert", vec!["IMAGE", "-r IMAGE", "IMAGE%", "-l % IMAGE"]),
         ("overlay commit", vec!["IMAGE% NEW9", "NEW9%"]),
         ("overlay discard", vec!["NEW9%"]),
+        ("rescue chunk-recover", vec!["-v -y IMAGE", "IMAGE%"]),
         ("rescue clear-ino-cache", vec!["IMAGE", "IMAGE%"]),
         ("rescue clear-space-cache", vec!["v1 IMAGE", "v1 IMAGE%"]),
         ("rescue clear-uuid-tree", vec!["IMAGE", "IMAGE%"]),
+        ("rescue fix-data-checksum", vec!["IMAGE", "-m 1 IMAGE%"]),
         ("rescue fix-device-size", vec!["IMAGE", "IMAGE%"]),
         ("rescue super-recover", vec!["-v IMAGE", "IMAGE%"]),
         (

@@ -603,11 +603,19 @@ fn about_devices() -> Vec<Case> {
             is_job: true,
             ..write("convert", "{ext}", "")
         },
+        Case {
+            is_job: true,
+            ..write("rescue chunk-recover", "-y {image}", "")
+        },
         write("rescue clear-ino-cache", "{image}", ""),
         write("rescue clear-space-cache", "v1 {image}", ""),
         Case {
             answer: SILENT,
             ..write("rescue clear-uuid-tree", "{image}", "")
+        },
+        Case {
+            is_job: true,
+            ..write("rescue fix-data-checksum", "-m 1 {image}", "")
         },
         write("rescue fix-device-size", "{image}", ""),
         Case {
