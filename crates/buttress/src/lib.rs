@@ -299,25 +299,35 @@ pub mod quota {
 /// overlays: a repair cannot undo its commits.
 #[cfg(feature = "repair")]
 pub mod repair {
+    pub use buttress_repair::recovery::{
+        ChunkRecovery, Error as RecoveryError, FileTreeRecovery, LostBlock, RecoveryOptions, RootRecovery,
+        inodes_of,
+    };
     pub use buttress_repair::{
         Applied, Done, Edit, Kept, Left, Loss, Options, Outcome, Plan, RepairKind, Step, guard::Lost, kinds,
         plan, severity,
     };
 
-    pub use crate::volume::repairing::run;
+    pub use crate::volume::repairing::{accept_data, find_mismatches, run};
+    pub use buttress_repair::data_checksums::Mismatch;
 }
 
 /// Scans of whole devices for tree blocks that no root leads to, and the roots of earlier commits.
 #[cfg(feature = "salvage")]
 pub mod salvage {
-    pub use crate::volume::salvaging::{first_directory, is_usable, judge_of, tree_roots, volume_of};
+    pub use crate::volume::salvaging::{
+        devices_of, first_directory, is_usable, judge_of, tree_roots, volume_of,
+    };
     pub use buttress_format::SUPERBLOCK_OFFSETS;
     pub use buttress_packing::SpoolFolder;
     pub use buttress_salvage::{
-        BlockCounts, BlockIndex, Error, FileFindings, FoundDevice, FoundRoots, Identity, IndexProblem,
-        IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags, Result, RootQuery,
-        Scanned, State, Survey, Surveyor, Verdict, View, ViewOptions, find_roots, identify,
-        identify_by_blocks, scan::ScanSink, scan::scan, states, states_at, view::open as open_state,
+        BlockCounts, BlockIndex, ChunkEvidence, CompleteReader, Error, FileFindings, FoundDevice, FoundRoots,
+        History, Identity, IndexProblem, IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record,
+        RecordFlags, RecoveredChunk, RecoveredChunks, RecoveredRoot, RecoveredRoots, Result, RootEvidence,
+        RootProblem, RootQuery, Scanned, State, Survey, Surveyor, Unproven, Verdict, Version, View,
+        ViewOptions, WantedFiles, best_versions, find_roots, history::entries as version_entries,
+        history::history, identify, identify_by_blocks, recover_chunks, recover_roots, scan::ScanSink,
+        scan::scan, states, states_at, view::open as open_state,
     };
 }
 

@@ -40,4 +40,5 @@ pub mod tar;
 pub mod tour;
 pub mod tree;
 pub mod tune;
+pub mod undelete;
 pub mod version;

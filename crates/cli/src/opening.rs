@@ -6,8 +6,10 @@
 //!
 //! - `place`: in a session, targets are paths in the session's volume, and the command opens
 //!   nothing for them.
+//! - `generation`: paths in older states, `IMAGE:/.generations/N/path`.
 //! - `states`: older states of a volume, and the index that finds them.
 
+pub(crate) mod generation;
 mod place;
 pub(crate) mod states;
 
@@ -95,6 +97,12 @@ impl Context {
                 "--generation opens an older state, which can only be read: omit the option",
             ));
         }
+        if generation::bare(path).1 != generation::Wanted::Newest {
+            return Err(usage(format_args!(
+                "{}: this command needs the whole volume, not an older state: omit the path",
+                path.display()
+            )));
+        }
         if path.is_dir() {
             self.hand_on(path)?;
             return Err(anyhow::anyhow!("{} is a directory", path.display())).context(Advice::new(
@@ -127,11 +135,18 @@ fn open_on(
     devices: Vec<Device>,
     options: VolumeOptions,
     writes: bool,
+    generation: Option<Generation>,
 ) -> Result<Volume> {
-    let options = states::with_index(context, image, &devices, options)?;
+    let is_older = generation.is_some();
+    let options = match generation {
+        Some(generation) => options.generation(generation),
+        None => options,
+    };
+    let (bare, _) = generation::bare(image);
+    let options = states::with_index(context, bare, &devices, options, is_older)?;
     let opened = options.open_devices(devices);
     let volume = opened.map_err(|error| {
-        let error = states::advised(context, advised(error));
+        let error = states::advised(is_older, advised(error));
         error.context(format!("opening {}", image.display()))
     })?;
     // Notices need the image's name, because a command may open several volumes.
@@ -157,7 +172,8 @@ fn open_on(
 /// Opens the volume on devices for a check, like [`Context::open_for_check`].
 pub(crate) fn open_for_check_on(context: &Context, image: &Path, devices: Vec<Device>) -> Result<Volume> {
     let options = context.volume_options().for_inspection();
-    let opened = open_on(context, image, devices, options, false);
+    let generation = context.globals().generation.map(Generation::new);
+    let opened = open_on(context, image, devices, options, false, generation);
     opened.map_err(|error| error.context(Opening))
 }
 
@@ -370,9 +386,16 @@ impl Context {
     /// Opens the volume and prints notices about it.
     fn opened(&self, images: &[PathBuf], devices: &DeviceOptions, options: VolumeOptions) -> Result<Volume> {
         let writes = devices.write;
-        let devices = self.open_devices_with(images, devices)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
-        open_on(self, image, devices, options, writes)
+        let (_, wanted) = generation::bare(image);
+        let generation = self.generation_of(wanted)?;
+        let is_path = wanted != generation::Wanted::Newest && !writes;
+        let bare = images.iter().map(|image| match is_path {
+            true => generation::bare(image).0.to_owned(),
+            false => image.clone(),
+        });
+        let devices = self.open_devices_with(&bare.collect::<Vec<PathBuf>>(), devices)?;
+        open_on(self, image, devices, options, writes, generation)
     }
 
     /// Opens the volume of a target and resolves its path.

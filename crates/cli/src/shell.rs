@@ -47,6 +47,7 @@ use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, command_line_text, is_broken_pipe};
+use crate::opening::generation::{self, Wanted};
 use crate::opening::{Place, absolute};
 use crate::writing::Writing;
 use interrupts::Interrupts;
@@ -139,8 +140,22 @@ impl<'a> Session<'a> {
     /// Changes to the initial directory of the session.
     pub fn go_to(&mut self, path: &[u8]) -> Result<()> {
         let path = words::navigate::normalised(&self.path(OsStr::from_bytes(path)));
-        let opened = self.view();
-        let location = opened.locate(&path, Follow::All)?;
+        let (opened, location) = match generation::names_state(&path) {
+            false => {
+                let opened = self.view();
+                let location = opened.locate(&path, Follow::All)?;
+                (opened, location)
+            }
+            true => {
+                self.enter_view()?;
+                let target = self.context.target(OsStr::from_bytes(&path));
+                if target.state() == Wanted::List {
+                    *self.surroundings.directory.lock() = path;
+                    return Ok(());
+                }
+                self.context.open_target(&target, Follow::All)?
+            }
+        };
         if !opened.volume().metadata(location)?.is_directory() {
             anyhow::bail!("{} is not a directory", path.escape_ascii());
         }

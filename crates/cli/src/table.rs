@@ -187,6 +187,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::check::Check>(),
     leaf::<commands::generations::Generations>(),
     leaf::<commands::restore::Restore>(),
+    leaf::<commands::undelete::Undelete>(),
     leaf::<commands::space::Space>(),
     leaf::<commands::compression::Compression>(),
     leaf::<commands::send::Send>(),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use buttress::SubvolumeId;
 use serde_json::{Map, Value};
 
+use crate::opening::generation::Wanted;
 use crate::output::json::insert_name;
 
 /// An image or device, and a path inside its volume.
@@ -119,7 +120,10 @@ impl Target {
             return word.display().to_string();
         }
         let image = self.image.display();
-        if self.has_path {
+        if self.state() != Wanted::Newest {
+            let inner = self.path.strip_suffix(b"/").unwrap_or(&self.path); // Clamp: only a slash at the end goes.
+            format!("{image}{}", String::from_utf8_lossy(inner))
+        } else if self.has_path {
             format!("{image}:{}", String::from_utf8_lossy(&self.path))
         } else {
             image.to_string()

@@ -45,6 +45,7 @@ mod options;
 mod own_trees;
 mod pace;
 mod renaming;
+mod siblings;
 mod swapping;
 mod together;
 mod users;

@@ -74,6 +74,27 @@ pub struct DeviceItem {
 }
 
 impl DeviceItem {
+    /// Returns an item of a volume that names no device.
+    #[must_use]
+    pub const fn empty(fsid: Uuid, sector_bytes: u32) -> Self {
+        Self {
+            device: DeviceId::MIN,
+            total_bytes: ByteCount::ZERO,
+            bytes_used: ByteCount::ZERO,
+            io_align: sector_bytes,
+            io_width: sector_bytes,
+            sector_bytes,
+            device_type: 0,
+            generation: Generation::MIN,
+            start_offset: 0,
+            device_group: 0,
+            seek_speed: 0,
+            bandwidth: 0,
+            uuid: Uuid::nil(),
+            fsid,
+        }
+    }
+
     /// Parses a `DEV_ITEM`.
     ///
     /// # Errors

@@ -17,6 +17,7 @@
 //! Source: on-disk format documentation, section "Superblock".
 
 mod check;
+mod empty;
 mod encode;
 mod error;
 mod features;

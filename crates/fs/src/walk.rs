@@ -158,6 +158,26 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl WalkEntry {
+    /// Makes an entry that no walk has found: the inode of `record` in `filesystem`, under a name in
+    /// a directory. `lost` is the reason why items of the inode are lost.
+    #[must_use]
+    pub fn new(
+        filesystem: Filesystem,
+        (directory, name): (Arc<[u8]>, Vec<u8>),
+        record: InodeRecord,
+        lost: Option<Error>,
+    ) -> Self {
+        Self {
+            directory,
+            name,
+            record,
+            hard_link: None,
+            lost,
+            reader: None,
+            filesystem,
+        }
+    }
+
     /// Returns the path from the start of the walk, without slashes at its ends; empty for the
     /// start itself.
     #[must_use]

@@ -17,10 +17,9 @@ use super::options::Settings;
 use super::{Error, GENERATION, Identity, device_id};
 use buttress_device::Device;
 use buttress_format::node::edit::NewBlock;
-use buttress_format::superblock::{BackupRoot, BackupTree, SuperblockFlags};
 use buttress_format::{
-    BlockGroupFlags, ByteCount, Checksum, Chunk, CompatRo, DeviceItem, Generation, Logical, ObjectId,
-    Physical, Profile, STRIPE_BYTES, SUPERBLOCK_OFFSETS, Superblock, TreeId, Uuid,
+    BlockGroupFlags, ByteCount, Chunk, CompatRo, DeviceItem, Generation, Logical, Physical, Profile,
+    STRIPE_BYTES, SUPERBLOCK_OFFSETS, Superblock, TreeId, Uuid,
 };
 use buttress_volume::excluded_ranges::excluded_ranges;
 use buttress_volume::layout::Layout;
@@ -342,54 +341,20 @@ pub fn device_items(
 /// Returns a superblock without roots.
 #[must_use]
 pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[DeviceItem]) -> Superblock {
-    let nowhere = BackupTree {
-        logical: Logical::MIN,
-        generation: Generation::MIN,
-        level: 0,
-    };
-    let no_backup = BackupRoot {
-        tree_root: nowhere,
-        chunk_root: nowhere,
-        extent_root: nowhere,
-        fs_root: nowhere,
-        dev_root: nowhere,
-        csum_root: nowhere,
-        total_bytes: ByteCount::ZERO,
-        bytes_used: ByteCount::ZERO,
-        num_devices: 0,
-    };
     let total = devices
         .iter()
         .fold(0_u64, |sum, device| sum.saturating_add(device.total_bytes.get()));
     let [primary, ..] = SUPERBLOCK_OFFSETS;
     let has_free_space_tree = settings.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+    let first = devices.first().copied();
+    let device_item = first.unwrap_or_else(|| DeviceItem::empty(identity.fsid, settings.sector_bytes)); // Clamp: a volume has a device.
     Superblock {
-        checksum: Checksum::of(&[]),
-        checksum_type: settings.checksum,
-        fsid: identity.fsid,
-        metadata_uuid: identity.fsid,
         physical: primary,
-        flags: SuperblockFlags::WRITTEN,
         generation: GENERATION,
-        root: Logical::MIN,
-        root_level: 0,
-        chunk_root: Logical::MIN,
-        chunk_root_level: 0,
-        chunk_root_generation: Generation::MIN,
-        log_root: Logical::MIN,
-        log_root_level: 0,
-        log_root_transid: Generation::MIN,
         total_bytes: ByteCount::new(total),
-        bytes_used: ByteCount::ZERO,
-        root_dir_objectid: ObjectId::new(TreeId::ROOT_DIRECTORY.get()),
         num_devices: ByteCount::of(devices.len()).get(),
-        sector_bytes: settings.sector_bytes,
-        node_bytes: settings.node_bytes,
-        stripe_bytes: settings.sector_bytes,
-        compat: 0,
         compat_ro: settings.compat_ro,
         incompat: settings.incompat,
-        device_item: devices.first().copied().unwrap_or_else(|| no_device(identity)),
         label: settings.label.clone(),
         // Without a free-space tree, the volume has no cache of free space yet.
         cache_generation: if has_free_space_tree {
@@ -399,30 +364,6 @@ pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[Dev
         },
         // The uuid tree is complete, but mkfs.btrfs leaves its check to the first mount.
         uuid_tree_generation: Generation::MIN,
-        global_root_count: 0,
-        remap_root: nowhere,
-        system_chunk_array_bytes: 0,
-        system_chunks: Vec::new(),
-        backup_roots: [no_backup; 4],
-    }
-}
-
-/// Returns a placeholder device item that is never used, because a volume has a device.
-fn no_device(identity: &Identity) -> DeviceItem {
-    DeviceItem {
-        device: device_id(0),
-        total_bytes: ByteCount::ZERO,
-        bytes_used: ByteCount::ZERO,
-        io_align: 0,
-        io_width: 0,
-        sector_bytes: 0,
-        device_type: 0,
-        generation: Generation::MIN,
-        start_offset: 0,
-        device_group: 0,
-        seek_speed: 0,
-        bandwidth: 0,
-        uuid: Uuid::nil(),
-        fsid: identity.fsid,
+        ..Superblock::empty(device_item, settings.checksum, settings.node_bytes)
     }
 }

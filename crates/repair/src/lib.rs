@@ -12,8 +12,10 @@
 //! | [`plan`](mod@plan) | from findings to steps |
 //! | `outcome` | the options of a repair, and its outcome |
 //! | [`rounds`] | rebuild, then check, plan, edit, commit, check |
+//! | [`recovery`] | trees without which no volume opens, from a scan |
 //! | `rebuild` | the trees that account for space, written again from all other trees |
 //! | `edits`, `items` | the edits, item by item |
+//! | [`data_checksums`] | data that does not match its checksums, and the owner's consent to it |
 //! | [`guard`] | files that were whole before are whole after |
 //!
 //! # Invariants
@@ -35,6 +37,7 @@
     allow(clippy::arithmetic_side_effects, reason = "tests compute with known numbers")
 )]
 
+pub mod data_checksums;
 mod edits;
 pub mod guard;
 mod items;
@@ -42,6 +45,7 @@ pub mod kinds;
 mod outcome;
 pub mod plan;
 mod rebuild;
+pub mod recovery;
 pub mod rounds;
 pub mod steps;
 

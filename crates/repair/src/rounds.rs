@@ -21,6 +21,8 @@
 
 mod space;
 
+pub(crate) use space::reason;
+
 use crate::edits::{self, Indexes};
 use crate::guard::{self, Lost};
 use crate::items::{FileId, Items, Named};
@@ -40,7 +42,14 @@ use std::sync::Arc;
 
 /// Commit stages of a volume without dirty data.
 #[derive(Debug)]
-struct NoData;
+pub(crate) struct NoData;
+
+/// The name of the state in which no repair runs.
+pub(crate) const PENDING_LOG: &str = "a pending log";
+
+/// The remedy for a pending log.
+pub(crate) const LOG_REMEDY: &str =
+    "replay it with `buttress filesystem sync`, or delete it with `buttress rescue zero-log`";
 
 impl CommitStages for NoData {
     fn write_back(self: Arc<Self>, _: &Engine) -> Result<()> {
@@ -158,8 +167,8 @@ fn edit_in_rounds(
     let opening = Engine::open(filesystem, WriteOptions::default(), Arc::new(NoData))?;
     if opening.log.is_some() {
         return Err(WritingRefusal::State {
-            name: "a pending log",
-            remedy: "replay it with `buttress filesystem sync`, or delete it with `buttress rescue zero-log`",
+            name: PENDING_LOG,
+            remedy: LOG_REMEDY,
         }
         .into());
     }

@@ -75,6 +75,12 @@ pub enum Error {
         /// The number of chunk roots that were tried.
         tried: usize,
     },
+    /// No device extent of a state is left, so no chunk is known.
+    #[error("generation {generation}: neither the chunk tree nor the device tree can be read")]
+    NoDeviceExtents {
+        /// The generation of the state.
+        generation: Generation,
+    },
     /// No state has this generation.
     #[error("no root tree of generation {generation} is known")]
     NoState {
@@ -179,6 +185,7 @@ impl Error {
             | Self::NoSuchFileSystem { .. }
             | Self::Index { .. }
             | Self::NoChunkTree { .. }
+            | Self::NoDeviceExtents { .. }
             | Self::NoState { .. } => ErrorKind::Corrupt,
             _ => ErrorKind::Caller,
         }

@@ -6,33 +6,24 @@
 //!
 //! The chunk tree is read through the system chunks of the superblock. If this fails, the index
 //! locates the blocks of the chunk tree, so that neither superblock nor system chunks are needed.
-//!
-//! # Left out
-//!
-//! Chunks from device extents and block headers, for volumes without any chunk tree.
+//! Without any chunk tree, [`chunks`](crate::chunks) derives the chunks from other records.
 
 use crate::error::{Error, Result};
 use crate::identity::Identity;
-use crate::index::{BlockIndex, IndexReader};
-use crate::scan::format_of;
+use crate::index::BlockIndex;
+use crate::indexed::{IndexedTrees, Walked};
 use crate::states::{State, newest_tops, superblocks};
 use buttress_device::Device;
-use buttress_exact::{Exact as _, usize_of};
-use buttress_format::node::{BlockFormat, TreeBlock};
 use buttress_format::{BackupTree, Chunk, DeviceItem, ItemType, Key, Logical, TreeId};
-use buttress_tree::{BlockPointer, RootPointer};
-use buttress_volume::superblocks::choose;
+use buttress_tree::RootPointer;
+use core::ops::ControlFlow;
 use std::collections::HashSet;
-use uuid::Uuid;
 
 /// The largest number of chunk roots that are tried.
 const ROOTS_MAX: usize = 256;
 
-/// The largest number of blocks that a chunk tree can have here.
-const BLOCKS_MAX: usize = 1 << 20;
-
-/// The number of copies of one block that are tried.
-const COPIES_MAX: usize = 64;
+/// The largest number of chunks, and of devices, that a chunk tree can have here.
+pub(crate) const CHUNKS_MAX: usize = 1 << 20;
 
 /// The items of a chunk tree.
 #[derive(Debug, Default)]
@@ -102,95 +93,32 @@ pub(crate) fn read_by_index(
     index: &BlockIndex,
     root: &BackupTree,
 ) -> Result<Option<ChunkItems>> {
-    let mut walk = IndexedWalk {
-        devices: indexed_devices(devices, index.identity()),
-        format: format_of(identity),
-        reader: index.reader(),
-        blocks: 0,
-        items: ChunkItems::default(),
-    };
-    let is_whole = walk.visit(&BlockPointer::root(&chunk_pointer(root)))?;
-    Ok((is_whole && !walk.items.chunks.is_empty()).then_some(walk.items))
+    let mut trees = IndexedTrees::new(devices, identity, index);
+    let mut items = ChunkItems::default();
+    let sector_bytes = identity.sector_bytes;
+    let mut take = |key: &Key, data: &[u8]| items.take(key, data, sector_bytes);
+    let walked = trees.items(&chunk_pointer(root), &(Key::MIN..=Key::MAX), &mut take)?;
+    Ok((walked == Walked::Whole && !items.chunks.is_empty()).then_some(items))
 }
 
-/// Returns the devices in the order of the scan: by their uuids, else in the given order.
-fn indexed_devices(devices: &[Device], scanned: &Identity) -> Vec<Option<Device>> {
-    let uuids: Vec<Option<Uuid>> = devices
-        .iter()
-        .map(|device| {
-            let chosen = choose(device).ok()?;
-            Some(chosen.superblock.device_item.uuid)
-        })
-        .collect();
-    let found = scanned.devices.iter().enumerate().map(|(number, found)| {
-        let member = found.member.map(|(uuid, _, _)| uuid);
-        let place = uuids.iter().position(|uuid| uuid.is_some() && *uuid == member);
-        devices.get(place.unwrap_or(number)).cloned() // Clamp: without a uuid, the order counts.
-    });
-    found.collect()
-}
-
-struct IndexedWalk<'a> {
-    devices: Vec<Option<Device>>,
-    format: BlockFormat,
-    reader: IndexReader<'a>,
-    blocks: usize,
-    items: ChunkItems,
-}
-
-impl IndexedWalk<'_> {
-    /// Collects the items below a pointer. Returns false if a block is missing. The level of the
-    /// pointer bounds the depth.
-    fn visit(&mut self, pointer: &BlockPointer) -> Result<bool> {
-        self.blocks = self.blocks.exact_add(1);
-        let Some(block) = self.read(pointer)?.filter(|_| self.blocks <= BLOCKS_MAX) else {
-            return Ok(false);
-        };
-        for slot in 0..block.item_count() {
-            match pointer.child(&block, slot) {
-                Some(child) if !self.visit(&child)? => return Ok(false),
-                Some(_) => {}
-                None if !self.take(&block, slot) => return Ok(false),
-                None => {}
-            }
-        }
-        Ok(true)
-    }
-
-    /// Keeps an item of a leaf. Returns false if the item is invalid.
-    fn take(&mut self, leaf: &TreeBlock, slot: usize) -> bool {
-        let Some(item) = leaf.item(slot) else { return false };
-        let key: Key = item.key;
+impl ChunkItems {
+    /// Keeps an item. Ends the walk at an invalid item, or at too many.
+    fn take(&mut self, key: &Key, data: &[u8], sector_bytes: u32) -> ControlFlow<()> {
         match key.item_type {
-            ItemType::CHUNK_ITEM => match Chunk::parse(&key, item.data, self.format.sector_bytes) {
-                Ok(chunk) => self.items.chunks.push((Logical::new(key.offset), chunk)),
-                Err(_) => return false,
+            ItemType::CHUNK_ITEM if self.chunks.len() < CHUNKS_MAX => {
+                match Chunk::parse(key, data, sector_bytes) {
+                    Ok(chunk) => self.chunks.push((Logical::new(key.offset), chunk)),
+                    Err(_) => return ControlFlow::Break(()),
+                }
+            }
+            ItemType::DEV_ITEM if self.devices.len() < CHUNKS_MAX => match DeviceItem::parse(key, data) {
+                Ok(device) => self.devices.push(device),
+                Err(_) => return ControlFlow::Break(()),
             },
-            ItemType::DEV_ITEM => match DeviceItem::parse(&key, item.data) {
-                Ok(device) => self.items.devices.push(device),
-                Err(_) => return false,
-            },
+            ItemType::CHUNK_ITEM | ItemType::DEV_ITEM => return ControlFlow::Break(()),
             _ => {}
         }
-        true
-    }
-
-    fn read(&mut self, pointer: &BlockPointer) -> Result<Option<TreeBlock>> {
-        for record in self.reader.at(pointer.logical, COPIES_MAX)? {
-            if record.generation != pointer.generation || record.level != pointer.level || !record.is_sound()
-            {
-                continue;
-            }
-            let device = self.devices.get(usize::from(record.device)).cloned().flatten();
-            let length = usize_of(self.format.node_bytes);
-            // The image may have changed since the scan.
-            let read = device.map(|device| device.read(record.physical.get(), length));
-            let Some(Ok(buffer)) = read else { continue };
-            if let Ok(block) = TreeBlock::check(buffer.into_bytes(), &self.format, &pointer.expectation()) {
-                return Ok(Some(block));
-            }
-        }
-        Ok(None)
+        ControlFlow::Continue(())
     }
 }
 

@@ -11,10 +11,15 @@
 //! | [`mod@scan`] | the pass over the devices |
 //! | [`record`] | a found block |
 //! | [`index`] | the file that keeps all found blocks; an interrupted scan continues from it |
+//! | [`root_tree`] | the items of a lost root tree |
 //! | [`mod@states`] | the roots of earlier commits |
+//! | `indexed` | trees whose blocks the index locates, without a chunk map |
 //! | `geometry` | the chunks of a state: from its chunk tree, else from the nearest one |
+//! | [`chunks`] | the chunks of a volume whose chunk tree is lost |
 //! | [`view`] | a state as a file system that can be read |
 //! | [`survey`] | how many blocks of a state's trees can be read |
+//! | `complete` | a reader of a whole file that continues after failures |
+//! | [`mod@history`] | versions of files over the states |
 //! | [`verdict`] | how far the content of a file of a state can be trusted |
 //! | [`mod@find_roots`] | candidates for the root of one tree |
 //!
@@ -39,24 +44,33 @@
     )
 )]
 
+pub mod chunks;
+mod complete;
 mod error;
 pub mod find_roots;
 mod geometry;
 mod header;
+pub mod history;
 pub mod identity;
 pub mod index;
+mod indexed;
 pub mod record;
+pub mod root_tree;
 pub mod scan;
 pub mod states;
 pub mod survey;
 pub mod verdict;
 pub mod view;
 
+pub use chunks::{ChunkEvidence, RecoveredChunk, RecoveredChunks, Unproven, recover_chunks};
+pub use complete::CompleteReader;
 pub use error::{Error, IndexProblem, Result};
 pub use find_roots::{FoundRoots, RootQuery, find_roots};
+pub use history::{History, Version, WantedFiles, best_versions, history};
 pub use identity::{FoundDevice, Identity, identify, identify_by_blocks};
 pub use index::{BlockIndex, IndexReader, IndexWriter, OpenedIndex};
 pub use record::{Record, RecordFlags};
+pub use root_tree::{RecoveredRoot, RecoveredRoots, RootEvidence, RootProblem, recover_roots};
 pub use scan::{Scanned, scan};
 pub use states::{Origin, State, states, states_at};
 pub use survey::{BlockCounts, Survey, Surveyor};

@@ -244,7 +244,7 @@ impl Surveyor {
 }
 
 /// Returns whether the last key of a block is before the end that the parent sets.
-fn is_inside(pointer: &BlockPointer, block: &TreeBlock) -> bool {
+pub(crate) fn is_inside(pointer: &BlockPointer, block: &TreeBlock) -> bool {
     let last = block.item_count().checked_sub(1).and_then(|slot| block.key(slot));
     last.is_none_or(|last| pointer.end_key.is_none_or(|end| last < end))
 }

@@ -14,9 +14,11 @@
 //!
 //! Content of older generations.
 
+use crate::complete::CompleteReader;
+use crate::error::Result;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, FileOffset};
-use buttress_fs::{Chunk, Content, Corruption, Error, File, Filesystem, InodeRecord};
+use buttress_fs::{Chunk, Content, Corruption, Error, File, Filesystem, InodeRecord, Progress};
 
 /// The largest number of lost ranges that are kept for one file.
 pub const RANGES_MAX: usize = 10_000;
@@ -110,6 +112,8 @@ fn sum(one: ByteCount, other: ByteCount) -> ByteCount {
 pub struct Judge {
     filesystem: Filesystem,
     unverified: Filesystem,
+    /// The reason why no data of the state is verified.
+    doubt: Option<&'static str>,
 }
 
 impl Judge {
@@ -119,6 +123,16 @@ impl Judge {
         Self {
             filesystem: filesystem.clone(),
             unverified: filesystem.without_data_checksums(),
+            doubt: None,
+        }
+    }
+
+    /// Returns a judge that verifies no data outside of tree blocks, for a reason.
+    #[must_use]
+    pub fn doubting(self, reason: &'static str) -> Self {
+        Self {
+            doubt: Some(reason),
+            ..self
         }
     }
 
@@ -131,6 +145,8 @@ impl Judge {
                 let has_checksums = |file: File| file.is_verified() || is_inline(record);
                 if !self.filesystem.open_record(record).is_ok_and(has_checksums) {
                     findings.doubt(chunk.length, || "the file has no checksums".to_owned());
+                } else if let Some(reason) = self.doubt.filter(|_| !is_inline(record)) {
+                    findings.doubt(chunk.length, || reason.to_owned());
                 }
                 vec![chunk]
             }
@@ -140,6 +156,28 @@ impl Judge {
             }
             Content::Damaged(error) => self.read_again(record, &chunk, error, findings),
         }
+    }
+
+    /// Reads a whole file, and returns the findings. `progress` counts the bytes.
+    ///
+    /// # Errors
+    /// Fails if `progress` was cancelled.
+    pub fn examine(&self, record: &InodeRecord, progress: &Progress) -> Result<FileFindings> {
+        let mut findings = FileFindings::default();
+        let size = record.metadata.size;
+        let file = match self.filesystem.open_record(record) {
+            Ok(file) => file,
+            Err(error) => {
+                findings.lose(FileOffset::MIN, size, &error);
+                return Ok(findings);
+            }
+        };
+        let mut reader = CompleteReader::new(file.reader(), size);
+        while let Some(chunk) = reader.next_chunk(progress)? {
+            progress.advance(0, chunk.length);
+            self.take(record, chunk, &mut findings);
+        }
+        Ok(findings)
     }
 
     fn read_again(

@@ -16,6 +16,7 @@
 
 mod blank;
 
+use crate::chunks::recover_chunks;
 use crate::error::{Error, Result};
 use crate::geometry::{ChunkItems, chunk_pointer, chunk_roots, no_chunk_tree, read_by_index};
 use crate::identity::Identity;
@@ -25,7 +26,7 @@ use buttress_device::Device;
 use buttress_format::superblock::SuperblockFlags;
 use buttress_format::{BackupTree, ByteCount, Chunk, Generation, Key, Logical, Superblock, TreeId};
 use buttress_fs::open::DEFAULT_CACHE;
-use buttress_fs::{Filesystem, StateRoots, load_chunks};
+use buttress_fs::{Filesystem, Progress, StateRoots, load_chunks};
 use buttress_tree::{Forest, RootPointer};
 use buttress_volume::superblocks::choose;
 use buttress_volume::view::view;
@@ -134,7 +135,32 @@ impl Located {
                 });
             }
         }
-        Err(no_chunk_tree(state, roots.len()))
+        let derived = index.map(|index| Self::without_chunk_tree(devices, identity, state, index, rescue));
+        match derived.transpose()?.flatten() {
+            Some(located) => Ok(located),
+            None => Err(no_chunk_tree(state, roots.len())),
+        }
+    }
+
+    /// Derives the chunks from all other records. Chunks without proof are left out: their content
+    /// is unreadable.
+    fn without_chunk_tree(
+        devices: &[Device],
+        identity: &Identity,
+        state: &State,
+        index: &BlockIndex,
+        rescue: Rescue,
+    ) -> Result<Option<Self>> {
+        let recovered = match recover_chunks(devices, identity, index, state, &Progress::new()) {
+            Ok(recovered) => recovered,
+            Err(Error::NoDeviceExtents { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // A view reads no block of the chunk tree, so its root need not exist.
+        let chunk_root = state.chunk_root.unwrap_or_default(); // Clamp: see above.
+        let plan = Plan::new(devices, identity, state, &chunk_root, rescue);
+        let volume = plan.by_items(&recovered.items());
+        Ok(volume.map(|volume| Self { volume, chunk_root }))
     }
 }
 

@@ -5,6 +5,7 @@
 //! bytes can match a signature.
 
 use buttress_device::{Device, IoError};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Physical, SUPERBLOCK_OFFSETS};
 
 /// Name, offset in bytes, and the bytes at that offset.
@@ -75,14 +76,16 @@ const BTRFS: &[u8] = b"_BHRfS_M";
 /// The offset of the magic in a btrfs superblock.
 const BTRFS_OFFSET: u64 = 64;
 
-/// Returns the name of the first signature found, or `None`.
+/// Returns the name of the first signature found, or `None`. The copies of a superblock count
+/// unless the primary's magic is zero: `wipefs -a` zeroes it alone, and leaves the copies.
 ///
 /// # Errors
 /// Fails if the device cannot be read.
 pub fn find(device: &Device) -> Result<Option<&'static str>, IoError> {
-    for at in SUPERBLOCK_OFFSETS {
-        let at: Physical = at;
-        if is_at(device, at.get().saturating_add(BTRFS_OFFSET), BTRFS)? {
+    let [primary, ..] = SUPERBLOCK_OFFSETS.map(magic_offset);
+    let is_wiped = is_at(device, primary, &[0; BTRFS.len()])?;
+    for at in SUPERBLOCK_OFFSETS.map(magic_offset) {
+        if !is_wiped && is_at(device, at, BTRFS)? {
             return Ok(Some("btrfs"));
         }
     }
@@ -101,11 +104,16 @@ pub fn find(device: &Device) -> Result<Option<&'static str>, IoError> {
 /// # Errors
 /// Fails if the device cannot be read.
 pub fn other_filesystem(device: &Device) -> Result<Option<&'static str>, IoError> {
-    let [primary, ..] = SUPERBLOCK_OFFSETS;
-    if is_at(device, primary.get().saturating_add(BTRFS_OFFSET), BTRFS)? {
+    let [primary, ..] = SUPERBLOCK_OFFSETS.map(magic_offset);
+    if is_at(device, primary, BTRFS)? {
         return Ok(None);
     }
     first_at(device, &FILESYSTEMS)
+}
+
+/// Returns the offset of the magic of a superblock.
+fn magic_offset(superblock: Physical) -> u64 {
+    superblock.get().exact_add(BTRFS_OFFSET)
 }
 
 fn is_at(device: &Device, offset: u64, signature: &[u8]) -> Result<bool, IoError> {
@@ -143,6 +151,17 @@ mod tests {
         }
         let mut bytes = vec![0; 1 << 20];
         bytes[65536 + 64..65536 + 72].copy_from_slice(BTRFS);
+        assert_eq!(find(&Device::memory(bytes)).unwrap(), Some("btrfs"));
+    }
+
+    /// `wipefs -a` zeroes the primary's magic. A primary with other bytes is damaged.
+    #[test]
+    fn superblock_copies_count_unless_the_primary_is_wiped() {
+        let mut bytes = vec![0; 65 << 20];
+        let copy = (64 << 20) + 64;
+        bytes[copy..copy + 8].copy_from_slice(BTRFS);
+        assert_eq!(find(&Device::memory(bytes.clone())).unwrap(), None);
+        bytes[65536 + 64] = 1;
         assert_eq!(find(&Device::memory(bytes)).unwrap(), Some("btrfs"));
     }
 }

@@ -102,6 +102,7 @@ impl VolumeOptions {
             rescue: self.rescue,
             degraded: self.degraded,
             index,
+            ..default
         };
         let of_generation: Vec<&State> = found
             .iter()

@@ -25,11 +25,16 @@ impl Volume {
     /// # Errors
     /// Fails if the index cannot be read.
     pub fn states(&self, index: Option<&BlockIndex>) -> Result<Vec<State>> {
-        let view = self.view();
-        let slots = view.volume().devices();
-        let devices: Vec<Device> = slots.iter().filter_map(|slot| slot.device().cloned()).collect();
-        Ok(states(&devices, view.superblock().fsid, index)?)
+        Ok(states(&devices_of(self), self.view().superblock().fsid, index)?)
     }
+}
+
+/// Returns the devices of a volume, without those that are missing. Use them to open an older state of an
+/// open volume.
+#[must_use]
+pub fn devices_of(volume: &Volume) -> Vec<Device> {
+    let slots = volume.view().volume().devices();
+    slots.iter().filter_map(|slot| slot.device().cloned()).collect()
 }
 
 /// Returns a state that was opened, as a volume.

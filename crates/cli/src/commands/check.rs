@@ -5,6 +5,7 @@
 //! that scripts search for go to stdout, each with its severity. Exit code 0: only notes; 1: an
 //! error or lost redundancy; 2: the check itself failed.
 
+mod recovery;
 mod repair;
 
 use std::collections::BTreeSet;

@@ -40,7 +40,6 @@ use crate::manual::{Example, ExitCode, example};
 use crate::opening::Images;
 use crate::output::json::ArrayWriter;
 use crate::table::Subcommand;
-use crate::target::Target;
 use compare::Options;
 use side::{Root, Side};
 
@@ -196,7 +195,7 @@ fn root(context: &Context, images: &mut Images<'_>, argument: &OsStr, one_file_s
             name: argument.to_owned(),
         });
     }
-    let target = Target::parse(argument);
+    let target = context.parsed(argument);
     let opened = images.open(&target.image)?;
     let start = opened
         .locate(&target.path, Follow::All)

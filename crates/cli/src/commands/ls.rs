@@ -13,11 +13,13 @@ use std::ffi::OsString;
 use anyhow::Result;
 use buttress::{Follow, Location, Subvolume, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use clap::Args;
+use serde_json::json;
 
 use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::opening::Images;
+use crate::opening::generation::Wanted;
 use crate::output::json::ArrayWriter;
 use crate::output::time::{Clock, TimeStyle};
 use crate::table::Subcommand;
@@ -127,6 +129,12 @@ impl Subcommand for Ls {
         };
         for argument in &self.targets {
             let target = context.target(argument);
+            if target.state() == Wanted::List {
+                if let Err(error) = list_states(context, &target, &mut sink) {
+                    context.lost(&target.name_in(error));
+                }
+                continue;
+            }
             let found = images.open(&target.image).and_then(|opened| {
                 let start = opened.locate(&target.path, Follow::NotLast)?;
                 Ok((opened, start))
@@ -253,6 +261,21 @@ impl Ls {
         path.split(|byte| *byte == b'/')
             .any(|name| !self.look.shows(name))
     }
+}
+
+/// Lists the generations of older states as names.
+fn list_states(context: &Context, target: &Target, sink: &mut Sink<'_>) -> Result<()> {
+    for generation in context.generations_at(&target.image)? {
+        let name = generation.to_string();
+        match sink {
+            Sink::Json(array) => {
+                let path = format!("/.generations/{name}");
+                array.element(&json!({ "name": name, "path": path, "type": "state" }))?;
+            }
+            Sink::Text(listing) => listing.state(&name)?,
+        }
+    }
+    Ok(())
 }
 
 /// Returns a path without trailing slashes.

@@ -8,8 +8,9 @@
 //! Content of older generations in place of lost content.
 
 mod filter;
-mod report;
-mod roots;
+pub(crate) mod report;
+pub(crate) mod roots;
+pub(crate) mod versions;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::salvage::{first_directory, tree_roots};
+use buttress::salvage::{first_directory, judge_of, tree_roots};
 use buttress::{Follow, Location, Progress, SubvolumeId, Volume, WalkItem, WalkOptions};
 use clap::Args;
 use serde_json::{Value, json};
@@ -281,9 +282,10 @@ impl Restore {
         }
         let judging = Arc::new(Judging::start(
             context,
-            chosen,
-            self.report.as_deref(),
-            self.verified_only,
+            Self::NAME,
+            (judge_of(&chosen.volume), chosen.generation()),
+            Some(chosen.described()),
+            (self.report.as_deref(), self.verified_only),
         )?);
         let mut extractor = self.extractor(context, directory, Arc::<Judging>::clone(&judging), progress)?;
         let mut out = context.stdout();

@@ -78,7 +78,7 @@ impl Subcommand for Tar {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = Target::parse(&self.source);
+        let target = context.parsed(&self.source);
         refuse_terminal(self.file.as_deref(), "an archive")?;
         let (opened, start) = context.open_target(&target, Follow::All)?;
         let out = Destination::open(context, self.file.as_deref())?;

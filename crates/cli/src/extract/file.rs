@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
-use buttress::salvage::FileFindings;
-use buttress::{ByteCount, Chunk, Content, FileOffset, FileReader, WalkEntry};
+use buttress::salvage::{CompleteReader, FileFindings};
+use buttress::{ByteCount, Chunk, Content, FileReader, WalkEntry};
 use rustix::fs::{AtFlags, OFlags};
 
 use super::Shared;
@@ -99,12 +99,7 @@ fn fill(
 ) -> Result<(Identity, FileFindings)> {
     let size = entry.metadata().size.get();
     let mut written_to = 0;
-    let mut source = Source {
-        reader,
-        size,
-        read_to: FileOffset::MIN,
-        failure: None,
-    };
+    let mut source = Source::new(reader, size, shared);
     let mut findings = FileFindings::default();
     while let Some(chunk) = source.next(shared)? {
         *handled = handled.saturating_add(chunk.length.get());
@@ -142,46 +137,27 @@ fn fill(
     Ok((Identity::from(&rustix::fs::fstat(file)?), findings))
 }
 
-/// The largest number of bytes that a review reads again at once.
-const PIECE_BYTES: u64 = 1 << 20;
-
-/// The content of a file. If the reader fails, a restoration gets the rest in damaged pieces, which
-/// the review reads again without checksums.
-///
-/// Invariant: after a failure, the reader is not asked again, because it would return holes.
-struct Source {
-    reader: FileReader,
-    size: u64,
-    read_to: FileOffset,
-    /// The failure of the reader.
-    failure: Option<Content>,
+/// The content of a file.
+enum Source {
+    /// A plain copy ends at the first failure of the reader.
+    Plain(FileReader),
+    /// A restoration gets the rest in damaged pieces.
+    Complete(CompleteReader),
 }
 
 impl Source {
-    fn next(&mut self, shared: &Shared) -> Result<Option<Chunk>> {
-        if self.failure.is_none() {
-            match self.reader.next_chunk() {
-                Err(error) if shared.review.is_some() && !shared.progress.is_cancelled() => {
-                    self.failure = Some(Content::Damaged(error));
-                }
-                read => {
-                    let chunk = read?;
-                    self.read_to = chunk.as_ref().map_or(self.read_to, Chunk::end);
-                    return Ok(chunk);
-                }
-            }
+    fn new(reader: FileReader, size: u64, shared: &Shared) -> Self {
+        match shared.review {
+            Some(_) => Self::Complete(CompleteReader::new(reader, ByteCount::new(size))),
+            None => Self::Plain(reader),
         }
-        let rest = self.size.checked_sub(self.read_to.get());
-        let Some((content, rest)) = self.failure.clone().zip(rest.filter(|rest| *rest > 0)) else {
-            return Ok(None);
-        };
-        let piece = Chunk {
-            offset: self.read_to,
-            length: ByteCount::new(rest.min(PIECE_BYTES)),
-            content,
-        };
-        self.read_to = piece.end();
-        Ok(Some(piece))
+    }
+
+    fn next(&mut self, shared: &Shared) -> Result<Option<Chunk>> {
+        Ok(match self {
+            Self::Plain(reader) => reader.next_chunk()?,
+            Self::Complete(reader) => reader.next_chunk(&shared.progress)?,
+        })
     }
 }
 

@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result, anyhow};
 use buttress::{Progress, Subvolume};
 use buttress_mount::volume::{Job, Jobs};
 
+use super::generation::{Wanted, bare};
 use crate::commands::balance::online::Balances;
 use crate::commands::mount::images::Images;
 use crate::commands::replace::online::Replacements;
@@ -101,13 +102,16 @@ impl Context {
                     word: Some(argument.to_owned()),
                 }
             }
-            Some(place) => Target {
-                word: None,
-                path: absolute(&place.directory, argument.as_bytes()),
-                image: place.image,
-                has_path: true,
-            },
-            None => Target::parse(argument),
+            Some(place) => {
+                let target = Target {
+                    word: None,
+                    path: absolute(&place.directory, argument.as_bytes()),
+                    image: place.image,
+                    has_path: true,
+                };
+                self.in_state(target, Some(&place.opened))
+            }
+            None => self.parsed(argument),
         }
     }
 
@@ -119,8 +123,12 @@ impl Context {
     /// execute the command.
     pub(crate) fn present(&self, image: &Path) -> Result<Option<Subvolume>> {
         if let Some(place) = self.place() {
+            let (image, wanted) = bare(image);
             place.require(image)?;
-            return Ok(Some(place.opened));
+            return match wanted {
+                Wanted::Newest => Ok(Some(place.opened)),
+                older => self.state_in(&place, older).map(Some),
+            };
         }
         self.hand_on(image)?;
         Ok(None)

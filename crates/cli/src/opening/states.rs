@@ -89,14 +89,15 @@ pub(crate) fn identity_of(
     found.with_context(|| format!("{} holds no file system", image.display()))
 }
 
-/// Adds the index beside the image to options that ask for an older state.
+/// Adds the index beside the image to options, if they ask for an older state.
 pub(super) fn with_index(
     context: &Context,
     image: &Path,
     devices: &[Device],
     options: VolumeOptions,
+    is_older: bool,
 ) -> Result<VolumeOptions> {
-    if context.globals().generation.is_none() {
+    if !is_older {
         return Ok(options);
     }
     Ok(match index_of(context, image, None, devices)? {
@@ -105,10 +106,10 @@ pub(super) fn with_index(
     })
 }
 
-/// Adds advice to the error of opening a state that no root is known for.
-pub(super) fn advised(context: &Context, error: anyhow::Error) -> anyhow::Error {
+/// Adds advice to the error of opening an older state that no root is known for.
+pub(super) fn advised(is_older: bool, error: anyhow::Error) -> anyhow::Error {
     let is_unknown = error.downcast_ref().is_some_and(Error::is_not_found);
-    if context.globals().generation.is_none() || !is_unknown {
+    if !is_older || !is_unknown {
         return error;
     }
     error.context(Advice::new(

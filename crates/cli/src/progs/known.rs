@@ -137,19 +137,13 @@ pub(super) const KNOWN: &[Known] = &[
     here("replace start", "-r -f -B --enqueue -K|--nodiscard"),
     here("replace status", "-1"),
     here("replace cancel", ""),
-    missing(
-        "rescue chunk-recover",
-        "-y",
-        "run `btrfs rescue chunk-recover DEVICE`; to read without it, `buttress cp -r --rescue all IMAGE:/ \
-         DIR`",
-    ),
+    here("rescue chunk-recover", "-y"),
     here("rescue super-recover", "-y"),
     here("rescue zero-log", ""),
     here("rescue fix-device-size", ""),
-    missing(
+    here(
         "rescue fix-data-checksum",
         "-r|--readonly -i|--interactive -m|--mirror",
-        "run `buttress scrub start -B IMAGE`, which repairs what another copy has",
     ),
     missing(
         "rescue create-control-device",

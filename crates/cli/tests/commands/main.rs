@@ -10,13 +10,16 @@
 )]
 
 mod balance;
+mod chunk_recover;
 mod command_line;
 mod console;
 mod convert;
 mod defragment;
 mod devices;
 mod diff;
+mod fix_data_checksum;
 mod full_host;
+mod generations;
 mod hostile;
 mod image;
 mod image_reports;
@@ -49,3 +52,4 @@ mod take_out;
 mod terminal;
 mod told;
 mod tour;
+mod undelete;

@@ -2,7 +2,8 @@
 //!
 //! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the
 //! host, `{out}` the folder for outputs, `{target}` an empty image, `{ext}` an ext4 image.
-//! `{quotas}` is the volume after quotas were enabled.
+//! `{quotas}` is the volume after quotas were enabled, and `{deleted}` the volume after the file
+//! `/deleted` was made and removed.
 
 use std::fmt;
 
@@ -81,8 +82,9 @@ impl Case {
             Source::Host => "{host}",
             Source::Nothing => return None,
         };
-        // The volume with quotas is the image, too.
+        // These volumes are the image, too.
         let words = self.words.replace("{quotas}", "{image}");
+        let words = words.replace("{deleted}", "{image}");
         Some(self.filled(&words.replace(placeholder, "{absent}"), world))
     }
 
@@ -148,7 +150,7 @@ impl Case {
     /// Returns the exit code of a failure.
     pub(crate) fn trouble(&self) -> i32 {
         match self.command {
-            "check" | "diff" | "restore" => 2,
+            "check" | "diff" | "restore" | "undelete" => 2,
             _ => 1,
         }
     }
@@ -339,6 +341,16 @@ fn about_whole_volumes() -> Vec<Case> {
             makes_files: true,
             is_job: true,
             ..look("restore", "{image} {out}/restored", "")
+        },
+        Case {
+            is_job: true,
+            ..look("undelete", "{deleted} /deleted", "")
+        },
+        Case {
+            form: "-o",
+            makes_files: true,
+            is_job: true,
+            ..look("undelete", "-o {out}/undeleted {deleted} /deleted", "")
         },
         Case {
             is_job: true,
@@ -591,11 +603,19 @@ fn about_devices() -> Vec<Case> {
             is_job: true,
             ..write("convert", "{ext}", "")
         },
+        Case {
+            is_job: true,
+            ..write("rescue chunk-recover", "-y {image}", "")
+        },
         write("rescue clear-ino-cache", "{image}", ""),
         write("rescue clear-space-cache", "v1 {image}", ""),
         Case {
             answer: SILENT,
             ..write("rescue clear-uuid-tree", "{image}", "")
+        },
+        Case {
+            is_job: true,
+            ..write("rescue fix-data-checksum", "-m 1 {image}", "")
         },
         write("rescue fix-device-size", "{image}", ""),
         Case {

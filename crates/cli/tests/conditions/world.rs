@@ -90,12 +90,16 @@ impl World {
         if word.contains("{quotas}") {
             self.enable_quotas();
         }
+        if word.contains("{deleted}") {
+            self.delete_a_file();
+        }
         for (placeholder, name) in [
             ("{fifo}", "fifo"),
             ("{archive}", "archive"),
             ("{plan}", "plan.toml"),
             ("{image}", "volume.img"),
             ("{quotas}", "volume.img"),
+            ("{deleted}", "volume.img"),
             ("{stream}", "stream"),
             ("{incremental}", "incremental"),
             ("{host}", "host"),
@@ -174,6 +178,21 @@ impl World {
         let added = buttress(&["-q", "device", "add", second.to_str().unwrap(), &self.image()]);
         assert!(added.status.success(), "{added:?}");
         self.set_mode(&second, 0o666);
+    }
+
+    /// Makes and removes the file `/deleted`, once.
+    fn delete_a_file(&self) {
+        if self.path("deleted").exists() {
+            return;
+        }
+        let file = self.path("host/file");
+        let target = format!("{}:/deleted", self.image());
+        let made = buttress(&["-q", "cp", file.to_str().unwrap(), &target]);
+        assert!(made.status.success(), "{made:?}");
+        let image = self.image();
+        let removed = buttress(&["-q", "shell", "-w", "-c", "rm /deleted", "-c", "sync", &image]);
+        assert!(removed.status.success(), "{removed:?}");
+        fs::write(self.path("deleted"), "").unwrap();
     }
 
     /// Enables quotas on the image, with groups of level 1, once.

@@ -1,6 +1,6 @@
 //! The bytes of a saved image as a device that cannot be written.
 
-use buttress_device::{Backend, Device, Engine};
+use buttress_device::{Backend, Device};
 use buttress_exact::{Exact as _, u64_of};
 use std::io;
 use std::sync::Arc;
@@ -19,19 +19,18 @@ pub(super) struct ImageView {
     device: Arc<dyn Backend>,
     /// Ranges in order that do not overlap.
     mapped: Vec<Mapped>,
-    size_bytes: u64,
 }
 
 impl ImageView {
     /// Makes a device of the image.
     pub(super) fn device(device: &Device, mapped: Vec<Mapped>, size_bytes: u64) -> Device {
-        let device = Arc::clone(device.backend());
         let view = Self {
-            device,
+            device: Arc::clone(device.backend()),
             mapped,
-            size_bytes,
         };
-        Device::with_backend(Arc::new(view), Engine::Inline)
+        Device::reading_at("the saved image", size_bytes, move |at, bytes: &mut [u8]| {
+            view.fill(at, bytes)
+        })
     }
 
     fn fill(&self, mut at: u64, mut bytes: &mut [u8]) -> io::Result<()> {
@@ -58,52 +57,5 @@ impl ImageView {
             bytes = later;
         }
         Ok(())
-    }
-}
-
-fn read_only() -> io::Error {
-    io::ErrorKind::ReadOnlyFilesystem.into()
-}
-
-impl Backend for ImageView {
-    fn name(&self) -> &str {
-        "the saved image"
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn is_writable(&self) -> bool {
-        false
-    }
-
-    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
-        let mut at = offset_bytes;
-        for buffer in buffers {
-            let end = at.checked_add(u64_of(buffer.len()));
-            if end.is_none_or(|end| end > self.size_bytes) {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            self.fill(at, buffer)?;
-            at = at.exact_add(u64_of(buffer.len()));
-        }
-        Ok(())
-    }
-
-    fn write_at(&self, _offset_bytes: u64, _bytes: &[u8]) -> io::Result<()> {
-        Err(read_only())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _offset_bytes: u64, _length_bytes: u64) -> io::Result<()> {
-        Err(read_only())
-    }
-
-    fn zero(&self, _offset_bytes: u64, _length_bytes: u64) -> io::Result<()> {
-        Err(read_only())
     }
 }

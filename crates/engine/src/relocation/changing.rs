@@ -63,7 +63,7 @@ impl Job<'_> {
                 Attempt::NoSpace(_) if self.commit_moved()? => {}
                 Attempt::NoSpace(error) if is_single => return Err(error),
                 Attempt::NoSpace(_) => {
-                    self.engine.commit_metadata()?;
+                    self.commit()?;
                     break;
                 }
                 Attempt::TooLarge => {
@@ -99,7 +99,10 @@ impl Job<'_> {
         let begin = Instant::now();
         let renaming = {
             let _rule = reads.guard();
-            match handle.relocation_step().plan(moved, blocks, new_chunks) {
+            match handle
+                .relocation_step()
+                .plan((moved, blocks), self.blocks_max(), new_chunks)
+            {
                 Ok(Planned::Renaming(renaming)) => *renaming,
                 Ok(Planned::Other(other)) => return Ok(other),
                 Err(error) => return missing_or(error),
@@ -168,9 +171,14 @@ enum Planned {
 
 impl RelocationStep<'_> {
     /// Plans the change of a batch. Nothing changed after an error.
-    fn plan(&mut self, moved: &[Moved], blocks: &[Logical], new_chunks: NewChunks) -> Result<Planned> {
+    fn plan(
+        &mut self,
+        (moved, blocks): (&[Moved], &[Logical]),
+        blocks_max: usize,
+        new_chunks: NewChunks,
+    ) -> Result<Planned> {
         let blocks = self.still_shareable(blocks)?;
-        let closure = match Closure::compute(self.running, moved, &blocks)? {
+        let closure = match Closure::compute(self.running, moved, &blocks, blocks_max)? {
             Computed::Closure(closure) => *closure,
             Computed::Missing(missing) => return Ok(Planned::Other(Attempt::Missing(missing))),
             Computed::TooLarge => return Ok(Planned::Other(Attempt::TooLarge)),

@@ -12,7 +12,7 @@
 //! Invariants: the caller holds the lock of commits and the edit lock, and no delayed reference waits.
 
 use super::extents::Extent;
-use super::users::{KeyedData, User};
+use super::users::{CountedLeaves, KeyedData, User};
 use crate::running::Running;
 use crate::running_parts::ChecksumTree;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
@@ -22,9 +22,6 @@ use buttress_fs::checksums::ExpectedChecksums;
 use buttress_fs::error::{Corruption, Defect, Result};
 use buttress_tree::{BlockPointer, Holder};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The largest number of blocks that a batch of several extents may change.
-pub(super) const BLOCKS_MAX: usize = 1024;
 
 /// A tree block that the relocation changes.
 #[derive(Debug)]
@@ -80,7 +77,13 @@ pub(super) enum Computed {
 
 impl Closure {
     /// Computes the closure of extents whose content was copied, and of tree blocks of subvolumes.
-    pub(super) fn compute(running: &mut Running, moved: &[Moved], blocks: &[Logical]) -> Result<Computed> {
+    /// A batch of several extents may change at most `blocks_max` blocks.
+    pub(super) fn compute(
+        running: &mut Running,
+        moved: &[Moved],
+        blocks: &[Logical],
+        blocks_max: usize,
+    ) -> Result<Computed> {
         let mut closure = Self::default();
         for moved in moved {
             let added = closure.add_data(running, moved);
@@ -91,7 +94,7 @@ impl Closure {
         while let Some(next) = closure.queue.pop() {
             let added = closure.add_block(running, next);
             closure.note_missing(added)?;
-            if closure.blocks.len() > BLOCKS_MAX && !is_single {
+            if closure.blocks.len() > blocks_max && !is_single {
                 return Ok(Computed::TooLarge);
             }
         }
@@ -126,6 +129,7 @@ impl Closure {
             self.changed.push(moved.clone());
             return Ok(());
         }
+        let counted_leaves = CountedLeaves::of(&extent);
         let mut result = Ok(());
         for (reference, count) in &extent.references {
             match *reference {
@@ -137,7 +141,7 @@ impl Closure {
                         offset,
                         count: *count,
                     };
-                    let added = self.add_users(running, &extent, &keyed);
+                    let added = self.add_users(running, &extent, &counted_leaves, &keyed);
                     result = result.and(self.note_missing(added));
                 }
                 Reference::TreeBlock { .. } | Reference::SharedBlock { .. } => {
@@ -157,9 +161,15 @@ impl Closure {
     }
 
     /// Adds the tree leaves whose items make up one keyed reference to an extent.
-    fn add_users(&mut self, running: &mut Running, extent: &Extent, reference: &KeyedData) -> Result<()> {
+    fn add_users(
+        &mut self,
+        running: &mut Running,
+        extent: &Extent,
+        counted_leaves: &CountedLeaves,
+        reference: &KeyedData,
+    ) -> Result<()> {
         let root = reference.root;
-        for user in reference.users(running, extent)? {
+        for user in reference.users(running, extent, counted_leaves)? {
             match user {
                 User::Leaf(leaf) => self.queue.push(leaf),
                 User::Item(key) => {

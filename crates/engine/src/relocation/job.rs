@@ -20,6 +20,7 @@ use super::extents::pointer_by_item;
 use super::options::{RelocationOptions, RelocationSummary};
 use super::pace::Pace;
 use super::renaming::Renaming;
+use super::siblings;
 use crate::areas::Relocations;
 use crate::engine::Engine;
 use crate::need::{Need, NewChunks};
@@ -39,6 +40,30 @@ pub(super) const BATCH_EXTENTS: usize = 256;
 
 /// The maximum number of extents in one batch.
 const BATCH_EXTENTS_MAX: usize = 1024;
+
+/// The maximum number of extents in one batch while no other thread edits.
+const BATCH_EXTENTS_MAX_ALONE: usize = 2048;
+
+/// The number of tree blocks that a batch of several extents may change. A larger change holds the
+/// edit lock for longer.
+const CHANGE_BLOCKS: usize = 1024;
+
+/// The tree blocks, in bytes, that such a batch may change while no other thread edits. Memory is
+/// the limit.
+const CHANGE_BYTES_ALONE: u64 = 64 << 20;
+
+/// The number of extents in one window, whose extents move in the order of [`siblings`].
+const WINDOW_EXTENTS: usize = 1 << 15;
+
+/// The content with which a window ends early, in bytes. Writers may free extents of a window before
+/// the extents move, and the places of freed extents may be trimmed.
+const WINDOW_DATA_BYTES: u64 = 2 * BATCH_BYTES;
+
+/// The number of references with which a window ends early.
+const WINDOW_REFERENCES: usize = 1 << 18;
+
+/// The number of extents that are listed under one hold of the edit lock.
+const PIECE_EXTENTS: usize = 1024;
 
 /// The bytes that batches write between two commits of the job: tree blocks, and a part of the
 /// content.
@@ -91,6 +116,8 @@ pub(super) struct Job<'a> {
     batch_places: u64,
     /// The number of other threads' edits, as the last batch found it.
     foreign_edits: u64,
+    /// No other thread edited during the last batch.
+    is_alone: bool,
     /// The reads of the next batch's tree blocks.
     ahead: Vec<Task<Vec<TreeBlock>>>,
 }
@@ -106,6 +133,7 @@ impl<'a> Job<'a> {
             uncommitted_bytes: 0,
             batch_places: 0,
             foreign_edits: engine.shared.running.lock().holders.changes(),
+            is_alone: true,
             ahead: Vec::new(),
         }
     }
@@ -157,31 +185,64 @@ impl<'a> Job<'a> {
             .into())
     }
 
-    /// Moves all extents of a block group that the extent tree lists, in order of address.
+    /// Moves all extents of a block group that the extent tree lists, in windows by address.
     fn pass(&mut self, group: Logical) -> Result<()> {
         let Some(end) = self.engine.relocations().end_of_group(group) else {
             return Ok(());
         };
         let mut from = group.get();
         loop {
-            let count = self.batch_extents;
-            let start = self.engine.start_reading();
-            // The second half is read ahead.
-            let (handle, listed) = self.engine.retry(start, |handle| {
-                handle.core.extents_from(from, end, count.exact_mul(2))
-            })?;
-            drop(handle);
-            let (extents, next) = divide_batches(&listed, count);
-            let Some(last) = extents.last() else {
+            let mut window = self.list_window(from, end)?;
+            let Some(last) = window.last() else {
                 return Ok(());
             };
+            from = after(last);
+            siblings::sort(&mut window);
+            self.move_window(group, &window)?;
+        }
+    }
+
+    /// Returns the first extents that begin in `[from, end)`, in order. Lists them in pieces, so that
+    /// holds of the edit lock stay short.
+    fn list_window(&self, mut from: u64, end: u64) -> Result<Vec<ExtentItem>> {
+        let mut window = Vec::new();
+        let (mut references, mut data_bytes) = (0_usize, 0_u64);
+        while window.len() < WINDOW_EXTENTS && references < WINDOW_REFERENCES {
+            let start = self.engine.start_reading();
+            let (handle, piece) = self
+                .engine
+                .retry(start, |handle| handle.core.extents_from(from, end, PIECE_EXTENTS))?;
+            drop(handle);
+            let Some(last) = piece.last() else {
+                break;
+            };
+            from = after(last);
+            for extent in piece {
+                if data_bytes >= WINDOW_DATA_BYTES {
+                    return Ok(window);
+                }
+                if extent.is_data() {
+                    data_bytes = data_bytes.exact_add(extent.length.get());
+                }
+                references = references.exact_add(extent.inline_references.len());
+                window.push(extent);
+            }
+        }
+        Ok(window)
+    }
+
+    /// Moves the extents of a window in batches. Extents that no longer exist are skipped.
+    fn move_window(&mut self, group: Logical, window: &[ExtentItem]) -> Result<()> {
+        let mut rest = window;
+        while !rest.is_empty() {
+            let (extents, later) = divide_batches(rest, self.batch_extents);
             self.options.progress.check()?;
             self.end_reads();
-            self.read_ahead(next);
+            self.read_ahead(divide_batches(later, self.batch_extents).0);
             self.move_batch(group, extents)?;
-            // Clamp: `end` is the end of an extent, whose check bounds it.
-            from = last.end().get().max(from.saturating_add(1));
+            rest = later;
         }
+        Ok(())
     }
 
     fn move_batch(&mut self, group: Logical, extents: &[ExtentItem]) -> Result<()> {
@@ -237,7 +298,7 @@ impl<'a> Job<'a> {
 
     /// Returns whether old places of the job's batches become free by a commit.
     pub(super) fn has_uncommitted(&self) -> bool {
-        self.uncommitted_bytes > 0 && !buttress_faults::on("relocation-old-places-kept")
+        self.uncommitted_bytes > 0
     }
 
     /// Commits if batches wrote something since the last commit of the job. Returns whether the job
@@ -246,9 +307,17 @@ impl<'a> Job<'a> {
         if !self.has_uncommitted() {
             return Ok(false);
         }
-        self.engine.commit_metadata()?;
-        self.uncommitted_bytes = 0;
+        self.commit()?;
         Ok(true)
+    }
+
+    /// Commits, so that old places become free: those of the job's batches, and those of other edits.
+    pub(super) fn commit(&mut self) -> Result<()> {
+        if !buttress_faults::on("relocation-old-places-kept") {
+            self.engine.commit_metadata()?;
+        }
+        self.uncommitted_bytes = 0;
+        Ok(())
     }
 
     /// Commits if batches wrote much, or if another batch would lack memory or space.
@@ -277,23 +346,33 @@ impl<'a> Job<'a> {
     pub(super) fn note_hold(&mut self, hold: Duration, renaming: &Renaming) {
         self.summary.longest_hold = self.summary.longest_hold.max(hold);
         self.batch_places = renaming.places();
-        let is_small = renaming.is_small();
+        let is_small = renaming.is_small(self.blocks_max());
         let foreign_edits = self.engine.shared.running.lock().holders.changes();
-        let is_alone = self.foreign_edits == foreign_edits;
+        self.is_alone = self.foreign_edits == foreign_edits;
         self.foreign_edits = foreign_edits;
-        let (short, most) = match is_alone {
+        let has_no_company = self.is_alone && !self.engine.has_company();
+        let (short, most) = match self.is_alone {
             true => (HOLD_SHORT_ALONE, HOLD_MAX_ALONE),
             false => (HOLD_SHORT, HOLD_MAX),
         };
         let extents = self.batch_extents;
         self.batch_extents = match hold {
             // Without other threads, the sizes of batches do not depend on the clock.
-            _ if !self.engine.has_company() && is_small => extents.exact_mul(2).min(BATCH_EXTENTS),
-            _ if !self.engine.has_company() => extents,
+            _ if has_no_company && is_small => extents.exact_mul(2).min(BATCH_EXTENTS_MAX_ALONE),
+            _ if has_no_company => extents,
             hold if hold > most => (extents / 2).max(EXTENTS_MIN),
             hold if hold < short && is_small => extents.exact_mul(2).min(BATCH_EXTENTS_MAX),
             _ => extents,
         };
+    }
+
+    /// Returns the number of tree blocks that a batch of several extents may change.
+    pub(super) fn blocks_max(&self) -> usize {
+        if !self.is_alone || self.engine.has_company() {
+            return CHANGE_BLOCKS;
+        }
+        let node_bytes = u64::from(self.engine.forest().block_format().node_bytes);
+        CHANGE_BYTES_ALONE.quotient(node_bytes).narrow()
     }
 
     /// Makes the next batches smaller, because this one has too many blocks.
@@ -321,6 +400,12 @@ impl<'a> Job<'a> {
             drop(read.take());
         }
     }
+}
+
+/// Returns the first address after an extent.
+fn after(extent: &ExtentItem) -> u64 {
+    // Clamp: the check of an extent bounds its end.
+    extent.end().get().max(extent.start.get().saturating_add(1))
 }
 
 /// Divides extents into the first batch, which has at least one extent and at most `count`, and the

@@ -13,7 +13,7 @@
 //! Invariants: all steps that can fail come before the first change. A failure after the first
 //! change stops writing.
 
-use super::closure::{BLOCKS_MAX, Block, Closure, Data};
+use super::closure::{Block, Closure, Data};
 use crate::block_groups::{Found, Purpose};
 use crate::need::{Need, NewChunks};
 use crate::running_parts::Renamer;
@@ -477,9 +477,9 @@ impl Renaming {
         self.closure.places_with_copies()
     }
 
-    /// Returns whether a change of twice the size has few enough blocks.
-    pub(super) fn is_small(&self) -> bool {
-        self.blocks.len() <= BLOCKS_MAX / 2
+    /// Returns whether a change of twice the size has at most `blocks_max` blocks.
+    pub(super) fn is_small(&self, blocks_max: usize) -> bool {
+        self.blocks.len() <= blocks_max / 2
     }
 
     /// Returns the same reference as it is after the relocation.

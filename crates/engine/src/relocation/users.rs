@@ -20,6 +20,7 @@ use buttress_format::{FileExtent, FileExtentBody, InodeNumber, ItemType, Key, Lo
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::extents::COMPRESSED_EXTENT_LIMIT;
 use core::ops::ControlFlow;
+use std::collections::HashSet;
 
 /// A reference to a data extent by tree, inode and file offset.
 pub(super) struct KeyedData {
@@ -39,13 +40,35 @@ pub(super) enum User {
     Item(Key),
 }
 
+/// The leaves whose items references by address count. Each keyed reference of an extent asks for
+/// them, and an extent can have many references.
+pub(super) struct CountedLeaves(HashSet<Logical>);
+
+impl CountedLeaves {
+    pub(super) fn of(extent: &Extent) -> Self {
+        let leaves = extent
+            .references
+            .iter()
+            .filter_map(|(reference, _)| match reference {
+                Reference::SharedData { parent } => Some(*parent),
+                _ => None,
+            });
+        Self(leaves.collect())
+    }
+}
+
 impl KeyedData {
     /// Returns the places of all items that the reference counts, in order of their keys.
     ///
     /// # Errors
     /// Fails if a block cannot be read, or with [`Corruption::BackReferenceDangling`] if the tree
     /// has fewer such items than the reference counts.
-    pub(super) fn users(&self, running: &mut Running, extent: &Extent) -> Result<Vec<User>> {
+    pub(super) fn users(
+        &self,
+        running: &mut Running,
+        extent: &Extent,
+        counted_leaves: &CountedLeaves,
+    ) -> Result<Vec<User>> {
         let open = running.open_tree(self.root)?;
         // A tree that is being dropped has nothing below this key any more.
         let dropped = open.item.as_ref().map(|item| item.drop_progress);
@@ -65,7 +88,7 @@ impl KeyedData {
                     continue;
                 }
                 match self.written_leaf(running, &tree, &key)? {
-                    Some((_, leaf)) if !self.counts(extent, &leaf) => {
+                    Some((_, leaf)) if !self.counts(counted_leaves, &leaf) => {
                         next = last_key(&leaf).max(Some(key)).and_then(Key::successor);
                         break;
                     }
@@ -85,16 +108,9 @@ impl KeyedData {
     }
 
     /// Whether the reference counts the items of a committed leaf.
-    fn counts(&self, extent: &Extent, leaf: &TreeBlock) -> bool {
+    fn counts(&self, counted_leaves: &CountedLeaves, leaf: &TreeBlock) -> bool {
         let header = leaf.header();
-        let by_address = Reference::SharedData {
-            parent: header.logical,
-        };
-        let is_full = extent
-            .references
-            .iter()
-            .any(|(reference, _)| *reference == by_address);
-        let is_own = header.owner == self.root && !is_full;
+        let is_own = header.owner == self.root && !counted_leaves.0.contains(&header.logical);
         is_own || buttress_faults::on("relocation-foreign-items-counted")
     }
 

@@ -13,7 +13,9 @@ use crate::inode::Metadata;
 use crate::location::Location;
 use crate::xattrs::{ATTRIBUTES_LIMIT, Xattr, append_xattrs};
 use buttress_exact::Exact as _;
-use buttress_format::{FileKind, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, Item, ItemType, Key};
+use buttress_format::{
+    FileKind, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, Item, ItemError, ItemType, Key,
+};
 use buttress_tree::Cursor;
 
 /// The maximum number of extent items in a record.
@@ -139,15 +141,8 @@ impl InodeRecord {
         let tree = location.subvolume.tree();
         let broken = |error| Error::from(Corruption::Item { tree, error });
         match item.key.item_type {
-            ItemType::INODE_REF => {
-                for link in InodeRefs::parse(&item.key, item.data).map_err(broken)? {
-                    self.add_link(link.parent, link.index, link.name);
-                }
-            }
-            ItemType::INODE_EXTREF => {
-                for link in InodeExtrefs::parse(&item.key, item.data).map_err(broken)? {
-                    self.add_link(link.parent, link.index, link.name);
-                }
+            ItemType::INODE_REF | ItemType::INODE_EXTREF => {
+                self.take_names(&item.key, item.data).map_err(broken)?;
             }
             ItemType::XATTR_ITEM => {
                 *attribute_bytes = attribute_bytes.exact_add(item.data.len());
@@ -170,6 +165,27 @@ impl InodeRecord {
             _ => {}
         }
         Ok(true)
+    }
+
+    /// Adds the names of an `INODE_REF` or `INODE_EXTREF`. Ignores items of other types.
+    ///
+    /// # Errors
+    /// Fails if the item is invalid; the record is then unchanged.
+    pub(super) fn take_names(&mut self, key: &Key, data: &[u8]) -> Result<(), ItemError> {
+        match key.item_type {
+            ItemType::INODE_REF => {
+                for link in InodeRefs::parse(key, data)? {
+                    self.add_link(link.parent, link.index, link.name);
+                }
+            }
+            ItemType::INODE_EXTREF => {
+                for link in InodeExtrefs::parse(key, data)? {
+                    self.add_link(link.parent, link.index, link.name);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn add_link(&mut self, directory: InodeNumber, index: u64, name: &[u8]) {

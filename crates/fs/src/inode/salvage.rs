@@ -10,10 +10,40 @@ use crate::inode::{InodeRecord, Metadata};
 use crate::location::Location;
 use crate::xattrs::{ATTRIBUTES_LIMIT, append_xattrs};
 use buttress_exact::Exact as _;
-use buttress_format::{ByteCount, FileKind, InodeItem, ItemType, Key, Timestamp};
+use buttress_format::{ByteCount, FileKind, InodeItem, ItemType, Key, SubvolumeId, Timestamp};
 use buttress_tree::ReadAhead;
 
+impl Filesystem {
+    /// Returns all items of the inode. If items are lost, returns those that can be read, with the
+    /// reason. `kind` is the kind of file that the inode has if its item is lost.
+    ///
+    /// # Errors
+    /// Fails if nothing of the inode can be read.
+    pub fn salvaged_record(
+        &self,
+        location: Location,
+        kind: FileKind,
+    ) -> Result<(InodeRecord, Option<Error>)> {
+        match self.inode_record(location) {
+            Ok(record) => Ok((record, None)),
+            // The first error names the lost block.
+            Err(error) => match InodeRecord::salvage(self, location, kind) {
+                Ok(record) => Ok((record, Some(error))),
+                Err(_) => Err(error),
+            },
+        }
+    }
+}
+
 impl InodeRecord {
+    /// Returns a record in place of a directory that cannot be read.
+    #[must_use]
+    pub fn lost_directory(filesystem: &Filesystem) -> Self {
+        let item = replacement(FileKind::Directory, ByteCount::ZERO);
+        let location = Location::root_of(SubvolumeId::TOP_LEVEL);
+        Self::of_placeholder(Metadata::from_item(location, &item, filesystem.sector_bytes()))
+    }
+
     /// Returns a record of the items that can be read. `kind` is the kind in the directory entry.
     ///
     /// # Errors
@@ -23,7 +53,18 @@ impl InodeRecord {
         let object = location.inode.object_id();
         let key = |item_type, offset| Key::new(object, item_type, offset);
         let mut inode = None;
-        let mut xattrs = Vec::new();
+        let mut record = Self {
+            // The metadata is replaced when the inode item and the size are known.
+            metadata: Metadata::from_item(
+                location,
+                &replacement(kind, ByteCount::ZERO),
+                filesystem.sector_bytes(),
+            ),
+            links: Vec::new(),
+            link_count: 0,
+            xattrs: Vec::new(),
+            extents: None,
+        };
         let (mut found, mut attribute_bytes) = (false, 0_usize);
         let heads = key(ItemType::INODE_ITEM, 0)..=key(ItemType::XATTR_ITEM, u64::MAX);
         for item in tree.range(heads, ReadAhead::None).flatten() {
@@ -35,8 +76,11 @@ impl InodeRecord {
                 attribute_bytes = attribute_bytes.exact_add(data.len());
                 if attribute_bytes <= ATTRIBUTES_LIMIT {
                     // An invalid attribute is left out.
-                    let _ = append_xattrs(location.subvolume.tree(), &at, data, &mut xattrs);
+                    let _ = append_xattrs(location.subvolume.tree(), &at, data, &mut record.xattrs);
                 }
+            } else {
+                // An item with an invalid name is left out.
+                let _ = record.take_names(&at, data);
             }
         }
         let mut size = ByteCount::ZERO;
@@ -60,13 +104,8 @@ impl InodeRecord {
             return Err(Error::InodeNotFound { location });
         }
         let inode = inode.unwrap_or_else(|| replacement(kind, size));
-        Ok(Self {
-            metadata: Metadata::from_item(location, &inode, filesystem.sector_bytes()),
-            links: Vec::new(),
-            link_count: 0,
-            xattrs,
-            extents: None,
-        })
+        record.metadata = Metadata::from_item(location, &inode, filesystem.sector_bytes());
+        Ok(record)
     }
 }
 

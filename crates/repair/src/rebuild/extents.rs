@@ -326,9 +326,7 @@ impl FactsOfOne {
         match (self.block, self.data) {
             (None, None) if references.is_empty() => Ok(None),
             (Some(_), Some(_)) => Err(refused("a file uses a tree block as data")),
-            (None, None) => Err(Defect::new("a tree block was not surveyed")
-                .with("logical", start.get())
-                .into()),
+            (None, None) => Err(refused("a tree refers to a block that another tree contains")),
             (Some((generation, content)), None) => Ok(Some(Extent {
                 start,
                 length: ByteCount::new(form.node_bytes.into()),
@@ -425,5 +423,25 @@ impl Coverage {
     pub(super) fn rest(&self, end: u64) -> core::ops::Range<u64> {
         debug_assert!(self.end <= end, "an extent ends after its block group");
         self.end..end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The survey visits a block once, so a second tree with the block gives a reference only.
+    #[test]
+    fn reference_to_a_block_of_a_replaced_tree_is_refused() {
+        let mut facts = FactsOfOne::new(Logical::new(1 << 20));
+        facts.add(Fact::TreeBlock { tree: TreeId::FS }).unwrap();
+        let form = Form {
+            node_bytes: 4096,
+            generation: Generation::new(9),
+            is_skinny: true,
+            has_owners: false,
+        };
+        let refusal = facts.extent(&form).unwrap_err();
+        assert!(matches!(refusal, Error::Invalid { .. }), "{refusal}");
     }
 }

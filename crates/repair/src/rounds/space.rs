@@ -79,7 +79,7 @@ pub(super) fn rebuild(
 ///
 /// # Errors
 /// Fails with an error of a device, a defect, or a refusal to write, which concerns every edit.
-fn reason(result: Result<()>) -> Result<Option<&'static str>> {
+pub(crate) fn reason(result: Result<()>) -> Result<Option<&'static str>> {
     match result {
         Ok(()) => Ok(None),
         Err(Error::Invalid { what }) => Ok(Some(what)),

@@ -12,10 +12,13 @@
     reason = "tests state what must hold, with known numbers"
 )]
 
+mod chunks;
 mod consent;
 mod cuts;
 mod doubts;
+mod file_trees;
 mod lost;
+mod roots;
 
 use buttress_check::Report;
 use buttress_device::{Device, Engine};

@@ -190,6 +190,23 @@ impl IndexReader<'_> {
         Ok(found)
     }
 
+    /// Passes the records of all blocks on whose addresses are in `range`, in order of address.
+    ///
+    /// # Errors
+    /// Fails as [`record`](Self::record) does.
+    pub fn in_range(&mut self, range: Range<Logical>, take: &mut dyn FnMut(&Record)) -> Result<()> {
+        let records = self.index.records();
+        let first = search(records, |number| Ok(self.record(number)?.logical < range.start))?;
+        for number in first..records {
+            let record = self.record(number)?;
+            if record.logical >= range.end {
+                break;
+            }
+            take(&record);
+        }
+        Ok(())
+    }
+
     /// Returns the positions of a tree's blocks of these levels in the order by tree and level.
     ///
     /// # Errors

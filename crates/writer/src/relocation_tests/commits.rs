@@ -62,7 +62,7 @@ fn job_with_space_commits_less_often_than_its_batches() {
     let before = filesystem.committed_generation();
     let summary = relocate_metadata(&filesystem).0.unwrap();
     let commits = filesystem.committed_generation().get() - before.get();
-    assert!(summary.batches >= 6, "{summary:?}");
+    assert!(summary.batches >= 4, "{summary:?}");
     // The start, the end of the pass, and the removal of the group commit.
     assert!(commits <= 6, "{commits} commits of {summary:?}");
     // The job has committed what it moved.

@@ -19,7 +19,8 @@ use buttress::check::Report;
 use buttress::repair::{self, Kept, Options, Outcome as Repaired, Plan};
 use buttress::{Device, DeviceOptions, Progress};
 
-use super::Check;
+use super::recovery::Consent;
+use super::{Check, recovery};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::opening::{existing_overlays, numbered, open_devices_over, open_for_check_on};
@@ -83,7 +84,12 @@ impl<'a> Job<'a> {
         }
         self.refuse_earlier_repair()?;
         self.check.begin(self.context, &self.target)?;
-        let (before, uuid) = self.first_check()?;
+        let accepts = |code: &str| allowed.contains(code) || allowed.contains("all");
+        let consent = Consent {
+            trees: accepts("tree-missing"),
+            blocks: accepts("tree-block-damaged"),
+        };
+        let (before, uuid, recovered) = self.open_and_check(consent)?;
         let plan = repair::plan(&before);
         if !self.context.json() {
             let mut out = self.context.stdout();
@@ -91,7 +97,11 @@ impl<'a> Job<'a> {
             printing::plan(self.context, &mut out, &plan)?;
             out.flush()?;
         }
-        let repaired = self.repair(&before, &plan, allowed)?;
+        let mut repaired = self.repair(&before, &plan, allowed)?;
+        if recovered && repaired.kept == Kept::Unchanged {
+            // The volume did not open before.
+            repaired.kept = Kept::Better;
+        }
         let wrote = !matches!(repaired.kept, Kept::Unchanged) && !self.check.dry_run;
         let committed = wrote && repaired.kept == Kept::Better && self.check.commit;
         if committed {
@@ -159,6 +169,72 @@ impl<'a> Job<'a> {
         format!("buttress overlay commit {}", spaced(paths))
     }
 
+    /// Checks the volume before the repair. If a tree is lost without which no repair runs, recovers
+    /// the tree first, and returns true.
+    fn open_and_check(&self, consent: Consent) -> Result<(Report, String, bool)> {
+        let first = self.first_check();
+        if let Ok((report, uuid)) = &first
+            && !recovery::is_needed(report)
+        {
+            return Ok((report.clone(), uuid.clone(), false));
+        }
+        let lines = match (self.recover(consent), first) {
+            (Ok(lines), Ok((report, uuid))) if lines.is_empty() => return Ok((report, uuid, false)),
+            (Ok(lines), Err(error)) if lines.is_empty() => return Err(error),
+            (Ok(lines), _) => lines,
+            (Err(reason), Ok((report, uuid))) => {
+                self.context
+                    .warn(format_args!("no recovery is possible: {reason:#}"));
+                return Ok((report, uuid, false));
+            }
+            (Err(reason), Err(error)) => {
+                return Err(error.context(format!("no recovery is possible: {reason:#}")));
+            }
+        };
+        if !self.context.json() {
+            let mut out = self.context.stdout();
+            for line in &lines {
+                writeln!(out, "{line}")?;
+            }
+            out.flush()?;
+        }
+        if self.check.dry_run {
+            anyhow::bail!("this was a trial; to repair the recovered volume, omit --dry-run");
+        }
+        let (report, uuid) = self.first_check()?;
+        Ok((report, uuid, true))
+    }
+
+    /// Recovers lost trees at the place of the repair. If nothing was recovered, deletes the overlays
+    /// that it made.
+    fn recover(&self, consent: Consent) -> Result<Vec<String>> {
+        let place = match &self.overlay {
+            _ if self.check.dry_run => Place::Memory,
+            Some(overlay) => Place::Overlay(overlay.clone()),
+            None => Place::Image,
+        };
+        let overlay = self.overlay.as_deref();
+        let earlier = overlay.map(|overlay| self.existing(overlay)).unwrap_or_default(); // Clamp: without overlays, none exists.
+        let devices = self.devices_at(&place)?;
+        let recovered = recovery::recover(self.context, &devices, consent);
+        drop(devices);
+        if !recovered.as_ref().is_ok_and(|lines| !lines.is_empty()) {
+            self.discard_new(&earlier);
+        }
+        recovered
+    }
+
+    /// Deletes the overlays that did not exist earlier.
+    fn discard_new(&self, earlier: &[PathBuf]) {
+        let Some(overlay) = &self.overlay else { return };
+        let made = self.existing(overlay);
+        for file in made.iter().filter(|file| !earlier.contains(file)) {
+            if let Err(error) = buttress::discard_overlay(file) {
+                self.context.warn(format_args!("{}: {error}", file.display()));
+            }
+        }
+    }
+
     /// Checks the volume before the repair.
     fn first_check(&self) -> Result<(Report, String)> {
         let devices = self.devices(false, self.overlay.as_deref())?;
@@ -209,31 +285,31 @@ impl<'a> Job<'a> {
         let earlier = self.existing(overlay);
         let repaired = self.try_repair(place, before, options);
         if repaired.is_err() {
-            let made = self.existing(overlay);
-            for file in made.iter().filter(|file| !earlier.contains(file)) {
-                if let Err(error) = buttress::discard_overlay(file) {
-                    self.context.warn(format_args!("{}: {error}", file.display()));
-                }
-            }
+            self.discard_new(&earlier);
         }
         repaired
     }
 
     fn try_repair(&self, place: &Place, before: &Report, options: &Options) -> Result<Repaired> {
-        let devices = match place {
-            Place::Overlay(overlay) => self.devices(true, Some(overlay))?,
-            Place::Image => self.devices(true, None)?,
-            Place::Memory => {
-                let devices = self.devices(false, self.overlay.as_deref())?;
-                devices.iter().map(Device::with_changes_in_memory).collect()
-            }
-        };
+        let devices = self.devices_at(place)?;
         let progress = Progress::new();
         let watch = Watch::start(self.context, "repair", progress.clone());
         let repaired = repair::run(&devices, before, options, &mut |_| false, &progress)
             .with_context(|| format!("repairing {}", self.target.image.display()))?;
         watch.end();
         Ok(repaired)
+    }
+
+    /// Opens the devices for changes at a place.
+    fn devices_at(&self, place: &Place) -> Result<Vec<Device>> {
+        match place {
+            Place::Overlay(overlay) => self.devices(true, Some(overlay)),
+            Place::Image => self.devices(true, None),
+            Place::Memory => {
+                let devices = self.devices(false, self.overlay.as_deref())?;
+                Ok(devices.iter().map(Device::with_changes_in_memory).collect())
+            }
+        }
     }
 
     /// Writes the overlays to their devices.

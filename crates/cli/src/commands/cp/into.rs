@@ -15,6 +15,7 @@ use crate::extract::Totals;
 use crate::insert::Inserter;
 use crate::insert::host::{self, HostOptions};
 use crate::insert::volume::{self, VolumeOptions};
+use crate::opening::generation::{Wanted, bare};
 use crate::opening::{Images, absolute};
 use crate::progress::Watch;
 use crate::replacing::{into_itself, same_file};
@@ -116,12 +117,12 @@ fn place_of(context: &Context, source: &OsStr, kind: SourceKind) -> Place {
         SourceKind::Host => Place::Host,
         SourceKind::Within => Place::Volume(context.target(source), true),
         SourceKind::Named => {
-            let target = Target::parse(source);
+            let target = context.parsed(source);
             if !target.has_path {
                 return Place::Host;
             }
             // At this point, only the target volume and other volumes are open.
-            let same = context.sources().is_changed_volume(&target.image);
+            let same = context.sources().is_changed_volume(bare(&target.image).0);
             Place::Volume(target, same)
         }
     }
@@ -162,6 +163,7 @@ impl Copying<'_> {
     fn found(&mut self, source: &OsStr, kind: SourceKind) -> Option<total::Source> {
         match place_of(self.context, source, kind) {
             Place::Host => total::Source::host(Path::new(source)),
+            Place::Volume(target, true) if target.state() != Wanted::Newest => None,
             Place::Volume(target, true) => {
                 let opened = self.writing.view();
                 let start = opened.locate(&target.path, Follow::NotLast).ok()?;
@@ -208,12 +210,17 @@ impl Copying<'_> {
                 let name = spot.name.as_deref();
                 host::insert(&mut inserter, Path::new(source), name, options, &mut failed)?;
             }
+            Place::Volume(target, true) if target.state() != Wanted::Newest => {
+                // The copy could overwrite content of the state before it is read.
+                return Err(anyhow!("an older state of the volume that is being changed"))
+                    .context(Advice::new("copy it to a directory of the host first"));
+            }
             Place::Volume(target, same_volume) => {
                 let opened = if *same_volume {
                     self.writing.volume().write_back()?;
                     self.writing.view()
                 } else {
-                    if context.sources().touches_changed_volume(&target.image) {
+                    if context.sources().touches_changed_volume(bare(&target.image).0) {
                         let image = target.image.display();
                         return Err(anyhow!("{image} is on the volume that is being changed"))
                             .context(Advice::new("name the volume by its own image or device"));

@@ -141,6 +141,11 @@ impl<'a> Listing<'a> {
         self.write_lines()
     }
 
+    /// Writes the name of an older state.
+    pub(in crate::commands) fn state(&mut self, name: &str) -> Result<()> {
+        Ok(writeln!(self.out, "{name}")?)
+    }
+
     /// Ends the current directory.
     pub(in crate::commands) fn leave(&mut self) -> Result<()> {
         if self.options.is_long() {

@@ -5,7 +5,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `state` | the generation that was restored, its source, and the newest known generation |
+//! | `state` | the generation that was restored, its source, and the newest known generation; only of `restore` |
 //! | `files` | an object for each file: `path`, `verdict`, `size`, `generations` |
 //! | `totals` | files and bytes by verdict, and the number of skipped files |
 //!
@@ -16,14 +16,14 @@
 use std::fmt;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress::salvage::{FileFindings, Judge, Origin, Verdict, judge_of};
+use buttress::salvage::{FileFindings, Judge, Verdict};
 use buttress::{Chunk, WalkEntry};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value, json};
 
-use super::roots::Chosen;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::extract::Review;
@@ -42,13 +42,20 @@ struct Count {
     lost_bytes: u64,
 }
 
-/// Judges files while they are restored.
+/// The state of which files are restored.
 #[derive(Debug)]
-pub(super) struct Judging {
+struct Current {
     judge: Judge,
     generation: u64,
-    state: Value,
-    state_text: String,
+}
+
+/// Judges files while they are restored.
+#[derive(Debug)]
+pub(crate) struct Judging {
+    command: &'static str,
+    current: RwLock<Arc<Current>>,
+    /// The description of the only state, and its text.
+    state: Option<(Value, String)>,
     verified_only: bool,
     counted: Mutex<Counted>,
 }
@@ -79,45 +86,28 @@ const VERDICTS: [Verdict; 4] = [
 ];
 
 impl Judging {
-    pub(super) fn start(
+    /// Begins a restoration by `command`. `state` describes the only state that is restored, as JSON
+    /// and as text.
+    pub(crate) fn start(
         context: &Context,
-        chosen: &Chosen,
-        report: Option<&Path>,
-        verified_only: bool,
+        command: &'static str,
+        (judge, generation): (Judge, u64),
+        state: Option<(Value, String)>,
+        (report, verified_only): (Option<&Path>, bool),
     ) -> Result<Self> {
-        let (generation, origin) = match &chosen.state {
-            None => (chosen.newest, "last commit, with its log"),
-            Some(state) => (
-                state.generation().get(),
-                match state.origin {
-                    Origin::Superblock(_) => "superblock",
-                    Origin::Backup(_) => "backup root",
-                    Origin::Scan => "scan",
-                },
-            ),
-        };
-        let state = json!({
-            "generation": generation,
-            "named-by": origin,
-            "newest-generation": chosen.newest,
-            "damaged": chosen.is_damaged,
-        });
-        let newer = match generation < chosen.newest {
-            true => format!(", the newest is {}", chosen.newest),
-            false => String::new(),
-        };
+        let head = state.as_ref().map(|(state, _)| format!("\"state\": {state},\n"));
         let out = report
             .map(|path| {
                 let mut out = BufWriter::new(context.create_output(path)?);
-                write!(out, "{{\n\"state\": {state},\n\"files\": [")?;
+                // Clamp: a restoration of several states has no head.
+                write!(out, "{{\n{}\"files\": [", head.unwrap_or_default())?;
                 anyhow::Ok((out, path.to_owned()))
             })
             .transpose()?;
         Ok(Self {
-            judge: judge_of(&chosen.volume),
-            generation,
+            command,
+            current: RwLock::new(Arc::new(Current { judge, generation })),
             state,
-            state_text: format!("generation {generation} ({origin}){newer}"),
             verified_only,
             counted: Mutex::new(Counted {
                 out,
@@ -126,8 +116,13 @@ impl Judging {
         })
     }
 
+    /// Continues with files of another state. No file of the last state is still being restored.
+    pub(crate) fn read_from(&self, judge: Judge, generation: u64) {
+        *self.current.write() = Arc::new(Current { judge, generation });
+    }
+
     /// Records an entry that could not be read.
-    pub(super) fn lost(&self, path: &[u8], reason: &str) {
+    pub(crate) fn lost(&self, path: &[u8], reason: &str) {
         let findings = FileFindings {
             reason: Some(reason.to_owned()),
             ..FileFindings::default()
@@ -140,7 +135,7 @@ impl Judging {
         insert_name(&mut object, "path", path);
         object.insert("verdict".to_owned(), json!(verdict.name()));
         object.insert("size".to_owned(), json!(size));
-        object.insert("generations".to_owned(), json!([self.generation]));
+        object.insert("generations".to_owned(), json!([self.current.read().generation]));
         let mut shown = None;
         if verdict != Verdict::Verified {
             let lost = findings.lost_bytes.get();
@@ -177,7 +172,7 @@ impl Judging {
 
     /// Completes the report, and prints the totals. The exit code tells whether all files are
     /// verified.
-    pub(super) fn finish(self, context: &Context) -> Result<Outcome> {
+    pub(crate) fn finish(self, context: &Context) -> Result<Outcome> {
         let counted = self.counted.into_inner();
         let totals = counted.totals();
         if let Some(failure) = counted.failure {
@@ -194,10 +189,17 @@ impl Judging {
             context.warn(line);
         }
         if context.json() {
-            context.print_json("restore", json!({ "state": self.state, "totals": totals }))?;
+            let mut object = Map::new();
+            if let Some((state, _)) = self.state {
+                object.insert("state".to_owned(), state);
+            }
+            object.insert("totals".to_owned(), totals);
+            context.print_json(self.command, Value::Object(object))?;
         } else if !context.globals().quiet {
             let mut out = context.stdout();
-            writeln!(out, "state:       {}", self.state_text)?;
+            if let Some((_, text)) = &self.state {
+                writeln!(out, "state:       {text}")?;
+            }
             let units = Units::default();
             for (verdict, count) in VERDICTS.iter().zip(&counted.counts) {
                 let lost = match verdict {
@@ -206,10 +208,11 @@ impl Judging {
                 };
                 let name = format!("{}:", verdict.name());
                 let size = units.text(count.bytes);
-                writeln!(out, "{name:12} {} files, {size}{lost}", count.files)?;
+                writeln!(out, "{name:12} {}, {size}{lost}", files(count.files))?;
             }
             if counted.skipped > 0 {
-                writeln!(out, "{SKIPPED}:     {} files exist already", counted.skipped)?;
+                let verb = if counted.skipped == 1 { "exists" } else { "exist" };
+                writeln!(out, "{SKIPPED}:     {} {verb} already", files(counted.skipped))?;
             }
             out.flush()?;
         }
@@ -250,7 +253,8 @@ impl Counted {
 
 impl Review for Judging {
     fn take(&self, entry: &WalkEntry, chunk: Chunk, findings: &mut FileFindings) -> Vec<Chunk> {
-        self.judge.take(&entry.record, chunk, findings)
+        let current = Arc::clone(&self.current.read());
+        current.judge.take(&entry.record, chunk, findings)
     }
 
     fn check(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()> {
@@ -278,7 +282,11 @@ impl Review for Judging {
         counted.skipped = counted.skipped.saturating_add(1); // Clamp: totals for display.
         if counted.shown.len() < SHOWN {
             let name = path.escape_ascii();
-            let shown = format!("{name}: skipped, because the file exists; to replace it, give -o");
+            let advice = match self.command {
+                "restore" => "; to replace it, give -o",
+                _ => "",
+            };
+            let shown = format!("{name}: skipped, because the file exists{advice}");
             counted.shown.push(shown);
         }
         counted.write(&Value::Object(object));
@@ -289,6 +297,14 @@ impl Review for Judging {
         if error.downcast_ref::<LeftOut>().is_none() {
             self.lost(path, &format!("{error:#}"));
         }
+    }
+}
+
+/// Returns a number of files as text.
+fn files(count: u64) -> String {
+    match count {
+        1 => "1 file".to_owned(),
+        _ => format!("{count} files"),
     }
 }
 
@@ -303,7 +319,7 @@ fn completed(entry: &WalkEntry, findings: &FileFindings) -> FileFindings {
 
 /// Marks the error that a file is left out because of its verdict.
 #[derive(Debug)]
-pub(super) struct LeftOut;
+pub(crate) struct LeftOut;
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use buttress::salvage::{
-    BlockIndex, Identity, SUPERBLOCK_OFFSETS, State, Surveyor, ViewOptions, identify, identify_by_blocks,
-    is_usable, open_state, states, states_at, volume_of,
+    BlockIndex, Identity, Origin, SUPERBLOCK_OFFSETS, State, Surveyor, ViewOptions, identify,
+    identify_by_blocks, is_usable, open_state, states, states_at, volume_of,
 };
 use buttress::{ByteCount, Device, Progress, Volume};
+use serde_json::{Value, json};
 
 use crate::commands::rescue::scan::scan_into;
 use crate::context::Context;
@@ -56,6 +57,28 @@ impl Chosen {
     /// Returns the generation of the state.
     pub(super) fn generation(&self) -> u64 {
         self.state.map_or(self.newest, |state| state.generation().get())
+    }
+
+    /// Returns the description of the state as JSON and as text.
+    pub(super) fn described(&self) -> (Value, String) {
+        let origin = match self.state.map(|state| state.origin) {
+            None => "last commit, with its log",
+            Some(Origin::Superblock(_)) => "superblock",
+            Some(Origin::Backup(_)) => "backup root",
+            Some(Origin::Scan) => "scan",
+        };
+        let (generation, newest) = (self.generation(), self.newest);
+        let value = json!({
+            "generation": generation,
+            "named-by": origin,
+            "newest-generation": newest,
+            "damaged": self.is_damaged,
+        });
+        let newer = match self.is_older() {
+            true => format!(", the newest is {newest}"),
+            false => String::new(),
+        };
+        (value, format!("generation {generation} ({origin}){newer}"))
     }
 
     /// Returns whether a newer state is known.
@@ -109,7 +132,11 @@ pub(super) fn choose(
     let (identity, index) = match known.zip(index) {
         Some(scanned) => scanned,
         None => {
-            let (identity, index) = scanned(context, devices, wanted.image, progress)?;
+            context.warn(format_args!(
+                "{}: superblocks lead to no usable state: all blocks are searched",
+                wanted.image.display()
+            ));
+            let (identity, index) = scanned(context, devices, progress)?;
             if let Some(chosen) = choice.newest(&identity, Some(&index))? {
                 return Ok(chosen);
             }
@@ -152,16 +179,11 @@ fn newest_of(states: &[State]) -> u64 {
 }
 
 /// Scans the devices into an index without a name.
-fn scanned(
+pub(crate) fn scanned(
     context: &Context,
     devices: &[Device],
-    image: &Path,
     progress: &Progress,
 ) -> Result<(Identity, Arc<BlockIndex>)> {
-    context.warn(format_args!(
-        "{}: superblocks lead to no usable state: all blocks are searched",
-        image.display()
-    ));
     let nothing = |error: anyhow::Error| error.context(NothingOpens);
     let identities = identify(devices, progress)
         .or_else(|_| identify_by_blocks(devices, None, progress))
@@ -197,6 +219,7 @@ impl Choice<'_> {
             rescue: self.context.globals().rescue(),
             degraded: true,
             index: index.cloned(),
+            ..ViewOptions::default()
         }
     }
 

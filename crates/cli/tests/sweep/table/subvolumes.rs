@@ -355,6 +355,12 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "rescue chunk-recover",
+        base: "{volume.img}",
+        own: &[manner("-y", "-y"), acts("--index", "--index {out}/index")],
+        ..PLAIN
+    },
+    Sweep {
         command: "rescue clear-ino-cache",
         base: "{volume.img}",
         ..PLAIN
@@ -367,6 +373,19 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
     Sweep {
         command: "rescue clear-uuid-tree",
         base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue fix-data-checksum",
+        base: "{volume.img}",
+        own: &[
+            manner("-r", "-r"),
+            manner("--readonly", "--readonly"),
+            manner("-i", "-i"),
+            manner("--interactive", "--interactive"),
+            manner("-m", "-m 1"),
+            manner("--mirror", "--mirror 2"),
+        ],
         ..PLAIN
     },
     Sweep {

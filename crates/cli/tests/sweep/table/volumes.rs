@@ -239,6 +239,24 @@ pub(super) const REPORTS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "undelete",
+        base: "{volume.img} /",
+        code: 1,
+        own: &[
+            elsewhere("--output", "deleted_files_of_ours_come_back"),
+            elsewhere("--all", "versions_have_the_content_of_their_commits"),
+            refused("--verified-only", "--verified-only"),
+            refused("--xattr", "-x"),
+            refused("--metadata", "-m"),
+            elsewhere("--symlink", "deleted_files_of_ours_come_back"),
+            refused("--report", "--report {out}/report"),
+            ends("--index", "--index {stream}", 2),
+            manner("--no-scan", "--no-scan"),
+        ],
+        pairs: false,
+        ..PLAIN
+    },
+    Sweep {
         command: "generations",
         base: "{volume.img}",
         own: &[ends("--index", "--index {stream}", 1)],

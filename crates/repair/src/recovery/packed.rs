@@ -1,0 +1,183 @@
+//! The blocks of a small tree, at addresses that no sound block has, and the superblocks that name it.
+
+use super::error::{Error, Result};
+use buttress_exact::Defect;
+use buttress_format::{
+    BackupTree, BlockGroupFlags, ItemType, Key, Logical, ObjectId, Superblock, TreeBlock, TreeId,
+};
+use buttress_packing::{BlockFormat, BlockNote, BlockSink, PackedRoot, Packer, Places, Shape};
+use buttress_salvage::IndexReader;
+use buttress_tree::{ReadAhead, Tree};
+use buttress_volume::excluded_ranges::of_chunk;
+use buttress_volume::{ExtentWrite, Volume};
+use bytes::Bytes;
+use core::ops::Range;
+
+/// The largest tree block, in bytes.
+const NODE_BYTES_MAX: u64 = 64 << 10;
+
+/// The volume that new blocks are written to.
+pub(super) struct Target<'a, 'i> {
+    pub(super) volume: &'a Volume,
+    /// The reader of an index with all sound blocks of the volume.
+    pub(super) index: &'a mut IndexReader<'i>,
+    /// The extent tree, if it is known. A lost block still has its extent.
+    pub(super) extents: Option<Tree>,
+    /// The addresses that were returned as free.
+    pub(super) taken: Vec<Logical>,
+}
+
+impl Target<'_, '_> {
+    /// Returns the first free addresses in chunks of a type. The next call returns other ones.
+    ///
+    /// # Errors
+    /// Fails if the chunks have too few free addresses, or if the index cannot be read.
+    pub(super) fn free(
+        &mut self,
+        wanted: BlockGroupFlags,
+        node_bytes: u32,
+        count: usize,
+    ) -> Result<Vec<Logical>> {
+        let node_bytes = u64::from(node_bytes);
+        let mut found = Vec::new();
+        for chunk in self.volume.chunk_map().chunks() {
+            if !chunk.flags().contains(wanted) {
+                continue;
+            }
+            let excluded = of_chunk(chunk);
+            // Linux expects blocks at multiples of their size.
+            let mut next = chunk.start().get().checked_next_multiple_of(node_bytes);
+            while let Some(at) = next
+                && found.len() < count
+            {
+                let Some(end) = at.checked_add(node_bytes).filter(|end| *end <= chunk.end().get()) else {
+                    break;
+                };
+                next = Some(end);
+                let is_excluded = excluded.iter().any(|range| range.start < end && at < range.end);
+                if !is_excluded && !self.is_taken(&(at..end), node_bytes)? {
+                    found.push(Logical::new(at));
+                }
+            }
+        }
+        self.taken.extend_from_slice(&found);
+        match found.len() < count {
+            true => Err(Error::NoSpace { blocks: count }),
+            false => Ok(found),
+        }
+    }
+
+    /// Returns whether a block or an extent has any of these addresses.
+    fn is_taken(&mut self, range: &Range<u64>, node_bytes: u64) -> Result<bool> {
+        // A block can begin before the address and reach into it.
+        let from = range.start.saturating_sub(node_bytes).saturating_add(1); // Clamp: the first address is 0.
+        let mut is_taken = self.taken.contains(&Logical::new(range.start));
+        let records = Logical::new(from)..Logical::new(range.end);
+        self.index
+            .in_range(records, &mut |record| is_taken |= record.is_sound())?;
+        let has_extent = |extents| has_extent(extents, range, node_bytes);
+        Ok(is_taken || self.extents.as_ref().is_some_and(has_extent))
+    }
+}
+
+/// Returns whether an extent tree has an extent at addresses of a chunk without data. A block of
+/// the tree that cannot be read says nothing: all sound tree blocks are in the index.
+fn has_extent(extents: &Tree, range: &Range<u64>, node_bytes: u64) -> bool {
+    let key = |at: u64| Key::new(ObjectId::new(at), ItemType(0), 0);
+    let from = range.start.saturating_sub(NODE_BYTES_MAX); // Clamp: the first address is 0.
+    let items = extents.range(key(from)..key(range.end), ReadAhead::None);
+    items.map_while(core::result::Result::ok).any(|item| {
+        let key = item.key();
+        let length = match key.item_type {
+            ItemType::EXTENT_ITEM => key.offset,
+            ItemType::METADATA_ITEM => node_bytes,
+            _ => return false,
+        };
+        // Clamp: an extent that exceeds all addresses is damaged, and uses the rest.
+        key.objectid.get().saturating_add(length) > range.start
+    })
+}
+
+/// Packs items into a tree, and writes its blocks to free addresses. The blocks of the chunk tree
+/// are in system chunks, and all others in metadata chunks.
+///
+/// # Errors
+/// Fails if the chunks have no free address, if the index cannot be read, or with an error of a
+/// device.
+pub(super) fn write(
+    target: &mut Target<'_, '_>,
+    tree: TreeId,
+    items: &[(Key, Vec<u8>)],
+    format: BlockFormat,
+) -> Result<PackedRoot> {
+    let wanted = match tree {
+        TreeId::CHUNK => BlockGroupFlags::SYSTEM,
+        _ => BlockGroupFlags::METADATA,
+    };
+    let blocks = Shape::of_items(&format, items).len();
+    let places = target.free(wanted, format.node_bytes, blocks)?;
+    let mut out = Out {
+        places: places.into_iter(),
+        blocks: Vec::new(),
+    };
+    let unpacked = |_| buttress_fs::Error::from(Defect::new("the items fit no tree"));
+    let mut packer = Packer::new(tree, format);
+    for (key, data) in items {
+        packer.push(&mut out, key, data).map_err(unpacked)?;
+    }
+    let (root, _) = packer.finish(&mut out).map_err(unpacked)?;
+    target.volume.write(&out.blocks)?;
+    Ok(root)
+}
+
+/// Makes all blocks durable, and writes superblocks that name a new root tree of the same commit.
+///
+/// # Errors
+/// Fails with an error of a device.
+pub(super) fn publish_root(volume: &Volume, last: &Superblock, root: &PackedRoot) -> Result<()> {
+    volume.flush()?;
+    let mut backup_roots = last.backup_roots;
+    let own = backup_roots
+        .iter_mut()
+        .find(|backup| backup.tree_root.logical == last.root);
+    if let Some(own) = own {
+        own.tree_root = BackupTree {
+            logical: root.logical,
+            generation: root.generation,
+            level: root.level,
+        };
+    }
+    let superblock = Superblock {
+        root: root.logical,
+        root_level: root.level,
+        backup_roots,
+        ..last.clone()
+    };
+    let slots = volume.devices().into_iter();
+    let devices: Vec<_> = slots.filter_map(|slot| slot.item()).collect();
+    Ok(volume.write_superblocks(&superblock, &devices)?)
+}
+
+/// The blocks of a tree in memory.
+struct Out {
+    places: std::vec::IntoIter<Logical>,
+    blocks: Vec<ExtentWrite>,
+}
+
+impl Places for Out {
+    fn next(&mut self) -> buttress_packing::Result<Logical> {
+        let defect = || Defect::new("a packed tree has more blocks than were counted");
+        let place = self.places.next();
+        place.ok_or_else(|| buttress_packing::Error::Caller(Box::new(defect())))
+    }
+}
+
+impl BlockSink for Out {
+    fn put(&mut self, _: &BlockNote, block: &TreeBlock) -> buttress_packing::Result<()> {
+        self.blocks.push(ExtentWrite {
+            logical: block.logical(),
+            bytes: Bytes::copy_from_slice(block.bytes()),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! A version of a file: its content as some states had it.
+
+use crate::error::Result;
+use crate::states::State;
+use crate::verdict::{FileFindings, Judge, Verdict};
+use crate::view::View;
+use buttress_format::{ByteCount, FileKind, Generation, Timestamp};
+use buttress_fs::{Error, InodeRecord, Location, Progress, RangeKind};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+/// The bits of a mode that hold the kind of file.
+const KIND_BITS: u32 = 0o170_000;
+
+/// A version of a file.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// The path from the top level, without a slash at its start.
+    pub path: Vec<u8>,
+    /// The subvolume and inode.
+    pub location: Location,
+    /// The kind of file: regular or a symlink.
+    pub kind: FileKind,
+    /// The generation of the newest state that has the version.
+    pub generation: Generation,
+    /// The state whose blocks and checksums the findings are from. An older state can have the same
+    /// version with checksums that can still be read.
+    pub state: State,
+    /// True if the state may not have been committed, so that no data of it is verified.
+    pub is_doubtful: bool,
+    /// The size of the content.
+    pub size: ByteCount,
+    /// The time of the last change of content.
+    pub modified: Timestamp,
+    /// The path at which the newest state has the same content.
+    pub renamed_to: Option<Vec<u8>>,
+    /// The findings about the content.
+    pub findings: FileFindings,
+    /// The identity of the content; `None` if a part of the map is lost.
+    pub(super) content: Option<ContentId>,
+    /// The transaction that wrote the newest extent of the version.
+    pub(super) written: Generation,
+    /// The number of states whose checksums may still be tried.
+    pub(super) tries: u32,
+}
+
+impl Version {
+    /// Returns the judge of the version's content. `view` is the version's state.
+    #[must_use]
+    pub fn judge(&self, view: &View) -> Judge {
+        judge(view, self.is_doubtful)
+    }
+
+    /// Returns whether an inode of another state has the same content. If a part of its map is lost,
+    /// its size and time count.
+    pub(super) fn has_content_of(&self, found: &Found) -> bool {
+        let metadata = &found.record.metadata;
+        match (self.content, found.content) {
+            (Some(own), Some(other)) => own == other,
+            (_, None) => self.size == metadata.size && self.modified == metadata.modified,
+            (None, Some(_)) => false,
+        }
+    }
+
+    /// Returns how far the content can be trusted.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.findings.verdict()
+    }
+}
+
+/// Returns the judge of a state's content.
+pub(super) fn judge(view: &View, is_doubtful: bool) -> Judge {
+    let judge = Judge::new(&view.filesystem);
+    match is_doubtful {
+        true => judge.doubting("the state may not have been committed"),
+        false => judge,
+    }
+}
+
+/// The identity of a version's content: a hash of the inode's generation, the size and the map. Two
+/// states with the same identity have the same content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContentId(u64);
+
+/// An inode as a state has it.
+pub(super) struct Found {
+    pub(super) record: InodeRecord,
+    pub(super) lost: Option<Error>,
+    pub(super) content: Option<ContentId>,
+    /// The transaction that wrote the newest extent.
+    pub(super) written: Generation,
+}
+
+impl Found {
+    /// Reads an inode of a state. Returns `None` if nothing of it can be read.
+    pub(super) fn read(view: &View, location: Location) -> Option<Self> {
+        let filesystem = &view.filesystem;
+        let (record, lost) = filesystem.salvaged_record(location, FileKind::Regular).ok()?;
+        let mut found = Self {
+            written: record.metadata.generation,
+            record,
+            lost,
+            content: None,
+        };
+        if found.lost.is_none() {
+            found.identify(view);
+        }
+        Some(found)
+    }
+
+    fn identify(&mut self, view: &View) {
+        let metadata = &self.record.metadata;
+        let mut hasher = DefaultHasher::new();
+        (
+            metadata.generation.get(),
+            metadata.size.get(),
+            metadata.mode & KIND_BITS,
+        )
+            .hash(&mut hasher);
+        let known = self.record.extents.clone();
+        let Ok(file) = view.filesystem.open_known(metadata.clone(), known) else {
+            return;
+        };
+        let Ok(ranges) = file.extents() else { return };
+        for range in ranges {
+            let Ok(range) = range else { return };
+            let written = range.generation.map(Generation::get);
+            (range.offset.get(), range.length.get(), written).hash(&mut hasher);
+            match &range.kind {
+                RangeKind::Hole => 0_u8.hash(&mut hasher),
+                RangeKind::Inline(inline) => inline.stored.hash(&mut hasher),
+                RangeKind::Data(extent) | RangeKind::Preallocated(extent) => {
+                    let is_data = matches!(range.kind, RangeKind::Data(_));
+                    let place = (extent.logical.get(), extent.disk_bytes.get(), extent.offset.get());
+                    (place, is_data).hash(&mut hasher);
+                    self.written = range.generation.map_or(self.written, |by| by.max(self.written));
+                }
+            }
+        }
+        self.content = Some(ContentId(hasher.finish()));
+    }
+
+    /// Reads the content, and judges it.
+    pub(super) fn examine(&self, judge: &Judge, progress: &Progress) -> Result<FileFindings> {
+        let mut findings = match self.record.metadata.kind {
+            FileKind::Regular => judge.examine(&self.record, progress)?,
+            // Tree blocks have checksums of their own.
+            _ => FileFindings::default(),
+        };
+        if let Some(lost) = &self.lost {
+            findings.lose_items(lost);
+        }
+        Ok(findings)
+    }
+}
