@@ -18,7 +18,8 @@
 //! ```
 
 pub use buttress_dump::{
-    DumpItem, DumpOptions, DumpReader, Dumped, Error, Restored, Result, Sanitise, restore,
+    DumpItem, DumpOptions, DumpReader, Dumped, Error, ReduceOptions, Reduced, Restored, Result, Sanitise,
+    restore,
 };
 
 use crate::Volume;
@@ -37,4 +38,13 @@ pub fn write(
     progress: &Progress,
 ) -> Result<Dumped> {
     buttress_dump::write(&volume.view(), out, options, progress)
+}
+
+/// Makes the smallest sanitised dump in which a check reports the first finding with this code.
+///
+/// # Errors
+/// Fails with [`Error::FindingMissing`] if a check of a whole dump reports no such finding, with
+/// [`Error::TooLarge`] for too much metadata, or if `progress` is cancelled.
+pub fn reduce(volume: &Volume, code: &str, options: &ReduceOptions, progress: &Progress) -> Result<Reduced> {
+    buttress_dump::reduce(&volume.view(), code, options, progress)
 }

@@ -215,10 +215,10 @@ pub(crate) fn repack(leaf: &mut [u8], items: &[(Key, Vec<u8>)]) -> Result<()> {
 
 /// Zeroes what no reader of metadata needs, and computes the checksum again: the inline content of
 /// files and symbolic links, and unused bytes, which may hold anything. Damaged blocks keep their
-/// checksum and unused bytes.
-pub(crate) fn blank(block: &mut [u8], checksum: ChecksumType) {
+/// checksum and unused bytes. `keeps` says whether the inline content of an inode stays.
+pub(crate) fn blank(block: &mut [u8], checksum: ChecksumType, keeps: &dyn Fn(u64) -> bool) {
     let was_whole = is_whole(block, checksum);
-    blank_inline_content(block);
+    blank_inline_content(block, keeps);
     if was_whole {
         if let Some(unused) = unused(block).and_then(|range| block.get_mut(range)) {
             unused.fill(0);
@@ -242,7 +242,7 @@ fn unused(block: &[u8]) -> Option<core::ops::Range<usize>> {
     (items.len() == count && heads_end <= first).then_some(heads_end..first)
 }
 
-fn blank_inline_content(block: &mut [u8]) {
+fn blank_inline_content(block: &mut [u8], keeps: &dyn Fn(u64) -> bool) {
     /// The bytes of a file extent item before inline content, and the place of its kind.
     const BEFORE_CONTENT: usize = 21;
     const KIND_AT: usize = 20;
@@ -254,6 +254,7 @@ fn blank_inline_content(block: &mut [u8]) {
         item.key.item_type == ItemType::EXTENT_DATA
             && item.range.len() > BEFORE_CONTENT
             && kind.and_then(|at| block.get(at)) == Some(&0)
+            && !keeps(item.key.objectid.get())
     };
     let found: Vec<RawItem> = items(block).filter(is_inline).collect();
     for item in &found {

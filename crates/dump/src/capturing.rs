@@ -1,33 +1,22 @@
-//! Writing the dump of a volume: which blocks it has, and from which copy.
+//! Writing the dump of a volume.
 //!
-//! The order is that of btrfs-image: superblock, chunk tree, all other blocks by address. The extent
-//! tree names all blocks, except those of logs. A walk from the roots finds blocks if the extent
-//! tree is damaged.
-//!
-//! A block comes from the first copy whose checksum is right, else from the first copy that can be
-//! read: a report needs damaged blocks, too. A copy counts only if its header has the block's own
-//! address and a uuid of the volume. Other bytes may be file content, whatever a damaged pointer
-//! claims.
+//! The order is that of btrfs-image: superblock, chunk tree, all other blocks by address; then the
+//! contents of chosen files.
 
-use crate::block;
-use crate::cluster::ITEM_BYTES_MAX;
-use crate::error::{Error, Result};
+use crate::contents::Contents;
+use crate::error::Result;
 use crate::reading::DumpItem;
-use crate::sanitise::{Names, Sanitise, Survey};
-use crate::walking::Walk;
+use crate::sanitise::Sanitise;
+use crate::source::{Find, Source};
 use crate::writing::ClusterWriter;
-use buttress_exact::{Exact as _, usize_of};
+use buttress_exact::Exact as _;
+use buttress_format::ByteCount;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
-use buttress_format::{BlockFormat, ByteCount, ChecksumType, ItemType, Key, Logical, TreeId};
-use buttress_fs::{Filesystem, Progress};
-use buttress_tree::ReadAhead;
-use buttress_volume::Volume;
-use buttress_volume::read::ExtentRead;
-use std::collections::HashSet;
+use buttress_fs::{Filesystem, Location, Progress};
 use std::io::Write;
 
 /// Options of [`write()`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DumpOptions {
     /// The level of zlib, from 0 (none) to 9.
     pub level: u32,
@@ -37,6 +26,8 @@ pub struct DumpOptions {
     pub walk: bool,
     /// Replaces names and zeroes attributes. Without, only content is zeroed.
     pub sanitise: Option<Sanitise>,
+    /// The files whose contents are in the dump, as they are.
+    pub with_data: Vec<Location>,
 }
 
 impl Default for DumpOptions {
@@ -47,6 +38,7 @@ impl Default for DumpOptions {
             threads: 1,
             walk: false,
             sanitise: None,
+            with_data: Vec::new(),
         }
     }
 }
@@ -64,64 +56,57 @@ pub struct Dumped {
     pub walked: bool,
     /// The number of names that a sanitised dump keeps, because no replacement fits.
     pub kept_names: u64,
+    /// The number of bytes of data extents.
+    pub data_bytes: u64,
+    /// The number of bytes of data extents that match their checksums in no copy.
+    pub damaged_data: u64,
 }
 
 /// Writes a metadata dump of a volume, in the state of its last commit and with its log.
 ///
 /// # Errors
-/// Fails with an error of the output, if `progress` is cancelled, or with [`Error::NamesKept`] if
-/// [`Sanitise::strict`] asks for it.
+/// Fails with an error of the output, if `progress` is cancelled, or with
+/// [`NamesKept`](crate::Error::NamesKept) if [`Sanitise::strict`] asks for it.
 pub fn write(
     filesystem: &Filesystem,
     out: &mut dyn Write,
     options: &DumpOptions,
     progress: &Progress,
 ) -> Result<Dumped> {
-    let superblock = filesystem.superblock();
-    let mut source = Source {
-        volume: filesystem.volume(),
-        node_bytes: usize_of(superblock.block_format().node_bytes),
-        checksum: superblock.checksum_type,
-        format: filesystem.volume().block_format(),
-        unreadable: 0,
-        names: None,
+    let contents = Contents::of(filesystem, &options.with_data, progress)?;
+    let mut source = Source::new(filesystem, contents);
+    let find = match options.walk {
+        true => Find::Walk,
+        false => Find::ExtentTree,
     };
-    let mut chunks = Walk::default();
-    chunks.add(superblock.chunk_root.get(), superblock.chunk_root_level);
-    let chunks = chunks.run(|logical| source.read(logical));
-    let mut walk = Walk::default();
-    walk.add(superblock.log_root.get(), superblock.log_root_level);
-    let mut dumped = Dumped::default();
-    let named = match options.walk {
-        true => None,
-        false => by_extent_tree(filesystem, progress)?,
+    let addresses = source.addresses(filesystem, find, progress)?;
+    let mut dumped = Dumped {
+        walked: addresses.walked,
+        ..Dumped::default()
     };
-    dumped.walked = named.is_none();
-    if named.is_none() {
-        walk.add(superblock.root.get(), superblock.root_level);
-    }
-    // Clamp: the walk found the blocks if the extent tree names none.
-    let mut others = named.unwrap_or_default();
-    others.extend(walk.run(|logical| source.read(logical)));
-    let in_chunk_tree: HashSet<u64> = chunks.iter().copied().collect();
-    others.retain(|logical| !in_chunk_tree.contains(logical));
-    others.sort_unstable();
-    others.dedup();
-    let bytes = ByteCount::of(others.len().exact_mul(source.node_bytes));
+    let bytes = ByteCount::of(addresses.others.len().exact_mul(source.node_bytes()));
+    // Clamp: extents of a damaged volume may have any length.
+    let bytes = bytes.saturating_add(ByteCount::new(source.contents().extent_bytes()));
     if let Some(sanitise) = &options.sanitise {
-        progress.expect(ByteCount::new(bytes.get().exact_mul(2)));
-        dumped.kept_names = source.survey([&chunks, &others], sanitise, progress)?;
+        progress.expect(bytes.saturating_add(bytes)); // Clamp: as above.
+        dumped.kept_names = source.survey(&addresses, sanitise, progress)?;
     } else {
         progress.expect(bytes);
     }
     let mut clusters = ClusterWriter::new(out, options.level, options.threads);
     clusters.push(superblock_item(filesystem, options.sanitise.is_some())?)?;
-    for addresses in [&chunks, &others] {
+    for part in [&addresses.chunks, &addresses.others] {
         dumped.blocks = dumped
             .blocks
-            .exact_add(source.copy(addresses, &mut clusters, progress)?);
+            .exact_add(source.copy(part, &mut clusters, progress)?);
     }
-    dumped.unreadable = source.unreadable;
+    let blocks = addresses.all();
+    let copied = source
+        .contents()
+        .copy(filesystem, &blocks, &mut clusters, progress)?;
+    dumped.data_bytes = copied.bytes;
+    dumped.damaged_data = copied.damaged;
+    dumped.unreadable = source.unreadable();
     dumped.bytes = clusters.finish()?;
     Ok(dumped)
 }
@@ -129,7 +114,7 @@ pub fn write(
 /// Returns the item of the superblock: the bytes of the primary on the device by which the volume was
 /// opened. If that primary is not the superblock in use, the superblock is encoded again. A
 /// sanitised superblock is always encoded again, without its label and without unused bytes.
-fn superblock_item(filesystem: &Filesystem, is_sanitised: bool) -> Result<DumpItem> {
+pub(crate) fn superblock_item(filesystem: &Filesystem, is_sanitised: bool) -> Result<DumpItem> {
     let mut superblock = Superblock::clone(&filesystem.superblock());
     if is_sanitised {
         superblock.label.clear();
@@ -156,148 +141,4 @@ fn superblock_item(filesystem: &Filesystem, is_sanitised: bool) -> Result<DumpIt
         logical: primary.get(),
         bytes,
     })
-}
-
-/// Returns the addresses of all tree blocks in the extent tree, or `None` if the tree is damaged.
-fn by_extent_tree(filesystem: &Filesystem, progress: &Progress) -> Result<Option<Vec<u64>>> {
-    /// The bit in an extent item's flags that marks a tree block, and the place of the flags.
-    const TREE_BLOCK: u8 = 2;
-    const FLAGS_AT: usize = 16;
-    let Ok(tree) = filesystem.tree(TreeId::EXTENT) else {
-        return Ok(None);
-    };
-    let mut found = Vec::new();
-    for item in tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward) {
-        progress.check()?;
-        let Ok(item) = item else { return Ok(None) };
-        let key = item.key();
-        let is_block = match key.item_type {
-            ItemType::METADATA_ITEM => true,
-            ItemType::EXTENT_ITEM => item
-                .data()
-                .get(FLAGS_AT)
-                .is_some_and(|flags| flags & TREE_BLOCK != 0),
-            _ => false,
-        };
-        if is_block {
-            found.push(key.objectid.get());
-        }
-    }
-    Ok(Some(found))
-}
-
-/// The volume of a dump.
-struct Source<'a> {
-    volume: &'a Volume,
-    node_bytes: usize,
-    checksum: ChecksumType,
-    format: &'a BlockFormat,
-    unreadable: u64,
-    /// The replacements of names, in a sanitised dump.
-    names: Option<Names>,
-}
-
-impl Source<'_> {
-    /// Returns the bytes of a block: the first whole copy, else the first that can be read. Copies
-    /// with another header are passed over.
-    fn read(&mut self, logical: u64) -> Option<Vec<u8>> {
-        let read = ExtentRead {
-            logical: Logical::new(logical),
-            length: self.node_bytes,
-        };
-        // Clamp: an address without a chunk has no copies.
-        let copies = self.volume.copies(read.logical).unwrap_or(0);
-        let mut first = None;
-        for copy in 1..=copies {
-            let Ok(bytes) = self.volume.read_copy(read, copy) else {
-                continue;
-            };
-            if !self.is_own(&bytes, logical) {
-                continue;
-            }
-            if block::is_whole(&bytes, self.checksum) {
-                return Some(bytes.to_vec());
-            }
-            first = first.or_else(|| Some(bytes.to_vec()));
-        }
-        if first.is_none() {
-            self.unreadable = self.unreadable.exact_add(1);
-        }
-        first
-    }
-
-    /// Returns whether bytes have the header of the volume's block at an address.
-    fn is_own(&self, bytes: &[u8], logical: u64) -> bool {
-        let of_volume = |fsid| fsid == self.format.fsid || self.format.seed_fsids.contains(&fsid);
-        block::address(bytes) == Some(logical) && block::fsid(bytes).is_some_and(of_volume)
-    }
-
-    /// Chooses the replacements of all names. Returns the number of names that stay.
-    fn survey(&mut self, addresses: [&Vec<u64>; 2], options: &Sanitise, progress: &Progress) -> Result<u64> {
-        // The copy counts the unreadable blocks.
-        let unreadable = self.unreadable;
-        let mut survey = Survey::new(options);
-        for logical in addresses.into_iter().flatten() {
-            progress.check()?;
-            if let Some(bytes) = self.read(*logical) {
-                survey.note(&bytes);
-            }
-            progress.advance(0, ByteCount::of(self.node_bytes));
-        }
-        self.unreadable = unreadable;
-        let names = survey.finish();
-        let kept = names.kept();
-        if options.strict && kept > 0 {
-            return Err(Error::NamesKept { count: kept });
-        }
-        self.names = Some(names);
-        Ok(kept)
-    }
-
-    /// Copies blocks into the dump, in runs of adjacent blocks of one chunk. Returns the number of
-    /// blocks.
-    fn copy(
-        &mut self,
-        addresses: &[u64],
-        clusters: &mut ClusterWriter<'_>,
-        progress: &Progress,
-    ) -> Result<u64> {
-        let mut copied = 0_u64;
-        let mut run: Option<DumpItem> = None;
-        let chunks = self.volume.chunk_map();
-        for logical in addresses {
-            progress.check()?;
-            let Some(mut bytes) = self.read(*logical) else {
-                continue;
-            };
-            match &self.names {
-                Some(names) => names.block(&mut bytes, self.format),
-                None => block::blank(&mut bytes, self.checksum),
-            }
-            copied = copied.exact_add(1);
-            progress.advance(1, ByteCount::of(self.node_bytes));
-            if let Some(item) = &mut run {
-                let end = item.logical.checked_add(item.bytes.len() as u64);
-                let fits = item.bytes.len().exact_add(bytes.len()) <= ITEM_BYTES_MAX;
-                let starts_chunk = chunks
-                    .find(Logical::new(*logical))
-                    .is_some_and(|chunk| chunk.start().get() == *logical);
-                if end == Some(*logical) && fits && !starts_chunk {
-                    item.bytes.extend_from_slice(&bytes);
-                    continue;
-                }
-            }
-            let next = DumpItem {
-                logical: *logical,
-                bytes,
-            };
-            if let Some(full) = run.replace(next) {
-                clusters.push(full)?;
-            }
-        }
-        if let Some(last) = run {
-            clusters.push(last)?;
-        }
-        Ok(copied)
-    }
 }

@@ -45,6 +45,20 @@ pub enum Error {
         /// The number of devices of the dumped volume.
         expected: u64,
     },
+    /// A dump does not show the finding that was to be reduced.
+    #[error("a check of a dump reports no finding {code}: a dump has no data, and one copy of each block")]
+    FindingMissing {
+        /// The code of the finding.
+        code: String,
+    },
+    /// The volume has too much metadata for a reduction.
+    #[error("the volume has {bytes} bytes of tree blocks, and a reduction takes at most {most}")]
+    TooLarge {
+        /// The number of bytes of tree blocks.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
     /// A strictly sanitised dump would keep names.
     #[error("{count} names have no replacement that keeps the order of the trees")]
     NamesKept {

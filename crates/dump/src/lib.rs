@@ -6,6 +6,7 @@
 //! | write a dump of a volume | [`write()`] |
 //! | read the items of a dump | [`DumpReader`] |
 //! | restore a dump to devices | [`restore`] |
+//! | write the smallest dump that shows a finding of a check | [`reduce()`] |
 //!
 //! A dump is a sequence of clusters. All numbers are little-endian.
 //!
@@ -24,10 +25,12 @@
 //! Invariants:
 //! - Memory is bounded by the format's limits, whatever a dump claims.
 //! - A dump has the same bytes for any number of threads.
-//! - Inline content, symlink targets and unused bytes of blocks are zeros in a dump. Names and
-//!   extended attributes stay, unless the dump is sanitised ([`Sanitise`]).
+//! - Inline content, symlink targets and unused bytes of blocks are zeros in a dump, except the
+//!   contents of chosen files ([`DumpOptions::with_data`]). Names and extended attributes stay,
+//!   unless the dump is sanitised ([`Sanitise`]).
 //!
-//! Left out: dumps with data.
+//! Data extents of chosen files are items at their logical addresses, after all blocks. btrfs-image
+//! writes no such items, and restores them.
 //!
 //! Source: dumps that btrfs-image 6.2 and 6.14 wrote.
 #![forbid(unsafe_code)]
@@ -46,11 +49,14 @@ mod block;
 mod capturing;
 mod chunk_tree;
 mod cluster;
+mod contents;
 mod error;
 mod one_device;
 mod reading;
+mod reduce;
 mod restoring;
 mod sanitise;
+mod source;
 mod spreading;
 #[cfg(test)]
 mod tests;
@@ -60,5 +66,6 @@ mod writing;
 pub use capturing::{DumpOptions, Dumped, write};
 pub use error::{Error, Result};
 pub use reading::{DumpItem, DumpReader};
+pub use reduce::{ReduceOptions, Reduced, reduce};
 pub use restoring::{Restored, restore};
 pub use sanitise::Sanitise;

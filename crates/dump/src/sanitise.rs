@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 /// How a dump is sanitised.
 #[derive(Clone, Copy)]
 pub struct Sanitise {
-    /// Random bytes that select the replacements. Whoever has them can test guesses of whole names.
+    /// Random bytes that select the replacements. With them, guesses of whole names can be tested.
     pub secret: [u8; 32],
     /// Whether to refuse a volume that has a name without a replacement.
     pub strict: bool,
@@ -102,11 +102,13 @@ impl Survey {
         let owner = block::owner(bytes);
         for (slot, item) in block::items(bytes).enumerate() {
             self.short.note_key(&item.key, slot == 0);
+            // Clamp: items and their names are inside the block, by the functions that found them.
             let data = bytes.get(item.range).unwrap_or_default();
             let Some(names) = items::names(&item.key, data) else {
                 continue;
             };
             for place in &names.places {
+                // Clamp: as above.
                 let name = data.get(place.name.clone()).unwrap_or_default();
                 if !items::is_public(owner, name) {
                     let is_alone = names.places.len() == 1;
@@ -150,9 +152,10 @@ impl Names {
         self.kept
     }
 
-    /// Sanitises the bytes of a tree block.
-    pub(crate) fn block(&self, bytes: &mut [u8], format: &BlockFormat) {
-        self.sanitise_block(bytes, format);
+    /// Sanitises the bytes of a tree block. `keeps` says whether the inline content of an inode
+    /// stays.
+    pub(crate) fn block(&self, bytes: &mut [u8], format: &BlockFormat, keeps: &dyn Fn(u64) -> bool) {
+        self.sanitise_block(bytes, format, keeps);
     }
 
     /// Returns the replacement of a name in an item, or `None` if the name stays.

@@ -83,6 +83,7 @@ pub(crate) fn spread(
             bytes = bytes.exact_add(rest.get(count).map_or(0, size));
             count = count.exact_add(1);
         }
+        // Clamp: the count is at most the number of items that are left.
         let (own, after) = rest.split_at_checked(count).unwrap_or((rest, &[]));
         rest = after;
         if let Some(leaf) = blocks.get_mut(address) {

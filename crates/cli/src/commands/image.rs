@@ -2,16 +2,17 @@
 //! btrfs-image.
 //!
 //! A dump has the bytes that btrfs-image reads, and the other way round. `-s` and `-ss` are the same
-//! here: replacements always keep hashes. Left out: `-o` (the result opens nowhere) and `-d`.
+//! here: replacements always keep hashes. `-o` and `-d` are refused with the reason.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::dump::{self, DumpOptions, Sanitise};
+use buttress::check::Finding;
+use buttress::dump::{self, DumpOptions, ReduceOptions, Sanitise};
 use buttress::unstable::volume::signatures;
-use buttress::{Device, DeviceOptions};
+use buttress::{Device, DeviceOptions, FileKind, Location, Volume};
 use clap::{ArgAction, Args};
 use serde_json::json;
 use uuid::Uuid;
@@ -55,8 +56,24 @@ pub struct Image {
     /// With -s, refuse a volume with a short name that has no replacement
     #[arg(long, requires = "sanitise")]
     strict: bool,
-    /// Overwrite existing content
-    #[arg(long, requires = "restore")]
+    /// Write the smallest sanitised dump in which a check reports this finding
+    #[arg(
+        long,
+        value_name = "CODE",
+        conflicts_with_all = ["restore", "level", "walk", "with_data", "force", "strict"]
+    )]
+    reduce: Option<String>,
+    /// Refused: nothing opens a volume that is restored without changes to its chunk tree
+    #[arg(short = 'o', hide = true)]
+    old: bool,
+    /// Refused: --with-data dumps the contents of chosen files
+    #[arg(short = 'd', hide = true)]
+    data: bool,
+    /// Also dump the contents of this file of the volume
+    #[arg(long, value_name = "PATH", conflicts_with = "restore")]
+    with_data: Vec<PathBuf>,
+    /// Overwrite existing content; with -s, accept --with-data
+    #[arg(long)]
     force: bool,
     /// The image or device; with -r, the dump
     #[arg(value_name = "SOURCE")]
@@ -78,6 +95,14 @@ impl Subcommand for Image {
             "Writes a dump for a bug report, without names and attributes",
         ),
         example(
+            "buttress image --reduce link-count backup.img report.dump",
+            "Writes the smallest dump that shows a finding of `buttress check`",
+        ),
+        example(
+            "buttress image --with-data /etc/fstab backup.img backup.dump",
+            "Writes a dump with the contents of one file",
+        ),
+        example(
             "buttress image -r backup.dump metadata.img",
             "Restores the metadata of a dump to an image",
         ),
@@ -88,28 +113,58 @@ impl Subcommand for Image {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        self.require_options()?;
         if self.restore {
             return self.run_restore(context);
         }
         let [target] = self.targets.as_slice() else {
             return Err(usage("a dump has one target"));
         };
+        if let Some(code) = &self.reduce {
+            return self.run_reduce(context, target, code);
+        }
         self.run_dump(context, target)
     }
 }
 
 impl Image {
+    /// Refuses options that contradict each other.
+    fn require_options(&self) -> Result<()> {
+        if self.old {
+            return Err(usage(
+                "-o is not supported: no tool opens a volume whose chunk tree still has the old places; leave out -o",
+            ));
+        }
+        if self.data {
+            return Err(usage(
+                "-d is not supported: no release of btrfs-image enables it; to dump contents of files, give --with-data",
+            ));
+        }
+        let is_sanitised = self.sanitise > 0;
+        if is_sanitised && !self.with_data.is_empty() && !self.force {
+            return Err(usage(
+                "--with-data puts contents into the dump as they are, which -s is to remove; to do both, give --force",
+            ));
+        }
+        if self.force && !self.restore && !(is_sanitised && !self.with_data.is_empty()) {
+            return Err(usage("--force needs -r, or -s with --with-data"));
+        }
+        Ok(())
+    }
+
     fn run_dump(&self, context: &Context, target: &Path) -> Result<Outcome> {
         let volume = context.open_for_inspection(core::slice::from_ref(&self.source))?;
-        let processors = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        let with_data = self.with_data.iter().map(|path| located(&volume, path));
+        let with_data = with_data.collect::<Result<_>>()?;
         let options = DumpOptions {
             level: self.level,
-            threads: self.threads.map_or(processors, usize::from),
+            threads: self.threads(),
             walk: self.walk,
             sanitise: (self.sanitise > 0).then(|| Sanitise {
                 secret: random_secret(),
                 strict: self.strict,
             }),
+            with_data,
         };
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -133,9 +188,12 @@ impl Image {
             context.warn("the extent tree is damaged: a walk from the roots found the blocks");
         }
         if dumped.kept_names > 0 {
-            let count = dumped.kept_names;
-            context.warn(&format!(
-                "{count} names stay in the dump: no replacement keeps the order of the trees"
+            warn_of_names(context, dumped.kept_names);
+        }
+        if dumped.damaged_data > 0 {
+            let bytes = Units::default().text(dumped.damaged_data);
+            context.warn(format!(
+                "{bytes} of the data match no checksum, and are in the dump as they are"
             ));
         }
         if dumped.unreadable > 0 {
@@ -150,6 +208,7 @@ impl Image {
                 "unreadable": dumped.unreadable,
                 "bytes": dumped.bytes,
                 "kept-names": dumped.kept_names,
+                "data-bytes": dumped.data_bytes,
             });
             context.print_json("image", object)?;
         } else if !to_stdout && !context.globals().quiet {
@@ -160,6 +219,67 @@ impl Image {
             out.flush()?;
         }
         Ok(Outcome::Done)
+    }
+
+    fn run_reduce(&self, context: &Context, target: &Path, code: &str) -> Result<Outcome> {
+        if !Finding::CODES.iter().any(|(known, ..)| *known == code) {
+            return Err(anyhow!("--reduce {code}: no finding has this code"))
+                .context(Advice::new("`buttress check --codes` lists all codes"));
+        }
+        let volume = context.open_for_inspection(core::slice::from_ref(&self.source))?;
+        let options = ReduceOptions {
+            sanitise: Sanitise {
+                secret: random_secret(),
+                strict: false,
+            },
+            threads: self.threads(),
+            ..ReduceOptions::default()
+        };
+        let progress = context.progress();
+        let cancelling = Cancelling::start(&progress)?;
+        let watch = Watch::start(context, "image", progress.clone());
+        let reduced = dump::reduce(&volume, code, &options, &progress);
+        watch.end_as(reduced.is_ok());
+        drop(cancelling);
+        let reduced = reduced.with_context(|| format!("reducing {}", self.source.display()))?;
+        if reduced.kept_names > 0 {
+            warn_of_names(context, reduced.kept_names);
+        }
+        if target == Path::new("-") {
+            let mut out = context.stdout();
+            out.write_all(&reduced.dump)?;
+            out.flush()?;
+            return Ok(Outcome::Done);
+        }
+        let mut output = context.create_output(target)?;
+        output.write_all(&reduced.dump)?;
+        output.finish()?;
+        if context.json() {
+            let object = json!({
+                "blocks": reduced.blocks,
+                "blocks-before": reduced.blocks_before,
+                "bytes": reduced.dump.len(),
+                "checks": reduced.checks,
+                "finding": reduced.finding.to_string(),
+                "kept-names": reduced.kept_names,
+            });
+            context.print_json("image", object)?;
+        } else if !context.globals().quiet {
+            let mut out = context.stdout();
+            let bytes = Units::default().text(reduced.dump.len() as u64);
+            let target = terminal::shown(target.display());
+            let (blocks, before) = (reduced.blocks, reduced.blocks_before);
+            writeln!(out, "{blocks} of {before} blocks written to {target} ({bytes})")?;
+            writeln!(out, "{code}: {}", terminal::shown(reduced.finding.to_string()))?;
+            out.flush()?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Returns the number of threads that compress.
+    fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        self.threads.map_or(processors, usize::from)
     }
 
     fn run_restore(&self, context: &Context) -> Result<Outcome> {
@@ -229,6 +349,23 @@ impl Image {
             refuse_content(&device, target, options.overlay.is_some())?;
         }
         Ok(device)
+    }
+}
+
+/// Warns of names that have no replacement.
+fn warn_of_names(context: &Context, count: u64) {
+    context.warn(format!(
+        "{count} names stay in the dump: no replacement keeps the order of the trees"
+    ));
+}
+
+/// Returns the regular file at a path of the volume.
+fn located(volume: &Volume, path: &Path) -> Result<Location> {
+    let found = volume.root().metadata(path);
+    let found = found.with_context(|| format!("cannot find {} in the volume", path.display()))?;
+    match found.kind {
+        FileKind::Regular => Ok(found.location),
+        _ => Err(anyhow!("{} is no regular file of the volume", path.display())),
     }
 }
 

@@ -26,10 +26,10 @@ use in_folder::{buttress, done, text};
 
 const NODE_BYTES: usize = 16384;
 /// The address of the superblock in a dump.
-const SUPERBLOCK: u64 = 65536;
+pub(crate) const SUPERBLOCK: u64 = 65536;
 
 /// Makes a volume that Linux filled, with a dump by btrfs-image.
-fn made(folder: &Path, profile: &str, devices: usize) -> Vec<PathBuf> {
+pub(crate) fn made(folder: &Path, profile: &str, devices: usize) -> Vec<PathBuf> {
     let images: Vec<PathBuf> = (0..devices)
         .map(|number| folder.join(format!("{number}.img")))
         .collect();
@@ -58,7 +58,7 @@ fn made(folder: &Path, profile: &str, devices: usize) -> Vec<PathBuf> {
 }
 
 /// Returns the blocks of a dump by address, and its superblock.
-fn blocks(dump: &Path) -> BTreeMap<u64, Vec<u8>> {
+pub(crate) fn blocks(dump: &Path) -> BTreeMap<u64, Vec<u8>> {
     let mut reader = DumpReader::new(BufReader::new(File::open(dump).unwrap()));
     let mut found = BTreeMap::new();
     while let Some(item) = reader.next_item().unwrap() {
@@ -70,7 +70,7 @@ fn blocks(dump: &Path) -> BTreeMap<u64, Vec<u8>> {
     found
 }
 
-fn ours(folder: &Path, words: &[&str], images: &[PathBuf], dump: &str) {
+pub(crate) fn ours(folder: &Path, words: &[&str], images: &[PathBuf], dump: &str) {
     let mut all = vec!["image"];
     all.extend_from_slice(words);
     for image in &images[1..] {
@@ -310,138 +310,4 @@ fn failed_restore_removes_the_files_that_it_created() {
     }
     done(folder, &["image", "-r", "a.dump", "new.img"]);
     assert!(folder.join("new.img").exists());
-}
-
-/// The content of files, and the beginning of names, attributes and targets that a search must not
-/// find.
-const SECRET: &str = "confidential";
-
-/// Fills a volume with names of all lengths, links, attributes and snapshots, and leaves a log.
-fn fill_with_secrets(images: &[PathBuf]) {
-    let mounted = Mount::new(images, "").unwrap();
-    let top = mounted.path();
-    for number in 0..400_usize {
-        let folder = top.join(format!("{SECRET} folder {}", number % 5));
-        fs::create_dir_all(&folder).unwrap();
-        let content = format!("{SECRET} {number} ").repeat(number % 90);
-        fs::write(folder.join(format!("{SECRET} {number}")), content).unwrap();
-        // Short names, of two directories: letters, and numbers of up to three digits.
-        fs::write(folder.join(format!("{number}")), "").unwrap();
-    }
-    for letter in 'a'..='z' {
-        fs::create_dir(top.join(letter.to_string())).unwrap();
-        fs::write(top.join("a").join(format!("{letter}.c")), "").unwrap();
-    }
-    let first = top.join(format!("{SECRET} folder 0")).join("0");
-    // More links in one directory than an INODE_REF holds.
-    for number in 100..2100 {
-        fs::hard_link(&first, top.join("b").join(format!("{number}"))).unwrap();
-    }
-    std::os::unix::fs::symlink(format!("/{SECRET}/target"), top.join("link")).unwrap();
-    run(Command::new("setfattr")
-        .args(["-n", "user.confidential-name", "-v", SECRET])
-        .arg(&first))
-    .unwrap();
-    run(Command::new("setfattr")
-        .args(["-n", "user.x", "-v", SECRET])
-        .arg(&first))
-    .unwrap();
-    let snapshot = |name: &str| {
-        let mut command = Command::new(newest("btrfs"));
-        command
-            .args(["-q", "subvolume", "snapshot"])
-            .arg(top)
-            .arg(top.join(name));
-        run(&mut command).unwrap();
-    };
-    snapshot("snap");
-    fs::write(top.join("a").join("new"), SECRET).unwrap();
-    snapshot("confidential snapshot");
-    run(Command::new("sync").arg("-f").arg(top)).unwrap();
-    mounted.close().unwrap();
-}
-
-/// Returns the number of files of each depth, length of name, kind and size below a directory.
-fn shape(top: &Path) -> BTreeMap<(usize, usize, bool, u64), usize> {
-    let mut found = BTreeMap::new();
-    let mut waiting = vec![(top.to_owned(), 0)];
-    while let Some((folder, depth)) = waiting.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let entry = entry.unwrap();
-            // The metadata comes from a lookup by name, which needs the right hash.
-            let metadata = entry.path().symlink_metadata().unwrap();
-            let length = entry.file_name().len();
-            let key = (depth, length, metadata.is_dir(), metadata.len());
-            *found.entry(key).or_default() += 1;
-            if metadata.is_dir() {
-                waiting.push((entry.path(), depth + 1));
-            }
-        }
-    }
-    found
-}
-
-/// Requires that no file below a directory has a name of the original.
-fn require_other_names(top: &Path) {
-    let mut waiting = vec![top.to_owned()];
-    while let Some(folder) = waiting.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let entry = entry.unwrap();
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let is_number = name.len() > 1 && name.bytes().all(|byte| byte.is_ascii_digit());
-            assert!(
-                !is_number && !name.contains(SECRET) && !name.ends_with(".c"),
-                "{name}"
-            );
-            if entry.path().symlink_metadata().unwrap().is_dir() {
-                waiting.push(entry.path());
-            }
-        }
-    }
-}
-
-#[test]
-fn sanitised_dumps_mount_and_have_no_names() {
-    if skips(reference_missing()) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let image = folder.join("a.img");
-    File::create(&image).unwrap().set_len(400 << 20).unwrap();
-    let mut mkfs = Command::new(newest("mkfs.btrfs"));
-    run(mkfs.args(["-q", "-L", SECRET, "-O", "extref"]).arg(&image)).unwrap();
-    fill_with_secrets(std::slice::from_ref(&image));
-    let mounted = Mount::new(std::slice::from_ref(&image), "ro").unwrap();
-    let before = shape(mounted.path());
-    mounted.close().unwrap();
-    let output = buttress(folder, &["--format", "json", "image", "-s", "a.img", "s.dump"]);
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    // Linux decides which short names begin leaves.
-    assert!(report["image"]["kept-names"].as_u64().unwrap() <= 2, "{report}");
-    done(folder, &["image", "-ss", "-c", "9", "a.img", "ss.dump"]);
-    let dump = fs::read(folder.join("s.dump")).unwrap();
-    for secret in [SECRET, "/target"] {
-        let found = dump.windows(secret.len()).any(|bytes| bytes == secret.as_bytes());
-        assert!(!found, "{secret}");
-    }
-    for dump in ["s.dump", "ss.dump"] {
-        let theirs = folder.join("theirs.img");
-        run(Command::new(newest("btrfs-image"))
-            .arg("-r")
-            .arg(folder.join(dump))
-            .arg(&theirs))
-        .unwrap();
-        done(folder, &["image", "-r", dump, "ours.img"]);
-        for image in [theirs, folder.join("ours.img")] {
-            btrfs_check(std::slice::from_ref(&image)).unwrap();
-            let mounted = Mount::new(std::slice::from_ref(&image), "ro").unwrap();
-            assert_eq!(shape(mounted.path()), before);
-            require_other_names(mounted.path());
-            mounted.close().unwrap();
-            done(folder, &["check", "-q", image.to_str().unwrap()]);
-            fs::remove_file(image).unwrap();
-        }
-    }
 }

@@ -22,6 +22,7 @@ mod full_host;
 mod generations;
 mod hostile;
 mod image;
+mod image_reports;
 mod inspect_internal;
 mod like_gnu;
 mod look;

@@ -1,6 +1,6 @@
 //! CRC-32C as algebra: the last four bytes of a name that give it a chosen hash.
 //!
-//! One step of the checksum takes a byte: `state' = T[state ^ byte] ^ (state >> 8)`. Four steps
+//! A step of the checksum takes a byte: `state' = T[state ^ byte] ^ (state >> 8)`. Four steps
 //! therefore depend only on `state ^ word`, where `word` is the four bytes as a little-endian
 //! number. Four steps over zeros are linear and invertible, so for each state and each target exactly
 //! one word leads from the state to the target: `word = state ^ unshifted(target)`.

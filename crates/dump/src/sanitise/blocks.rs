@@ -4,22 +4,25 @@
 //! are zeros. Of a damaged block, only parts of which the meaning is known stay: the header, heads
 //! of items inside the block, and data that overlaps nothing. A right checksum is computed again,
 //! and a wrong checksum stays.
+//!
+//! Clamps: ranges are inside the block or item, by the functions that found them; a start past the
+//! end of damaged data leaves nothing to zero.
 
 use super::items::{self, Kept};
 use super::{Names, items::NamePlaces};
 use crate::block::{self, HEAD_BYTES, HEADER_BYTES, POINTER_BYTES, RawItem};
 use buttress_exact::Exact as _;
 use buttress_format::node::BlockProblem;
-use buttress_format::{BlockFormat, Expectation, Key, Logical, TreeBlock, TreeId};
+use buttress_format::{BlockFormat, Expectation, ItemType, Key, Logical, TreeBlock, TreeId};
 use bytes::Bytes;
 
 impl Names {
     /// Sanitises a block.
-    pub(super) fn sanitise_block(&self, block: &mut [u8], format: &BlockFormat) {
+    pub(super) fn sanitise_block(&self, block: &mut [u8], format: &BlockFormat, keeps: &dyn Fn(u64) -> bool) {
         let is_whole = block::is_whole(block, format.checksum_type);
         let is_valid = is_whole && is_valid(block, format);
         match block::level(block) {
-            Some(0) if is_valid => self.valid_leaf(block, format),
+            Some(0) if is_valid => self.valid_leaf(block, format, keeps),
             Some(0) => self.damaged_leaf(block, is_whole, format),
             Some(1..=block::LEVEL_MAX) => self.node(block, is_whole, format),
             _ => zero_from(block, HEADER_BYTES),
@@ -32,11 +35,14 @@ impl Names {
         }
     }
 
-    fn valid_leaf(&self, block: &mut [u8], format: &BlockFormat) {
+    fn valid_leaf(&self, block: &mut [u8], format: &BlockFormat, keeps: &dyn Fn(u64) -> bool) {
         let owner = block::owner(block);
         let changed = |item: RawItem| {
             let mut data = block.get(item.range)?.to_vec();
-            self.sanitise_item(owner, &item.key, &mut data, &|_| true);
+            let is_kept = item.key.item_type == ItemType::EXTENT_DATA && keeps(item.key.objectid.get());
+            if !is_kept {
+                self.sanitise_item(owner, &item.key, &mut data, &|_| true);
+            }
             // Clamp: an item whose key stays has no other key.
             Some((self.replacements.key(&item.key).unwrap_or(item.key), data))
         };

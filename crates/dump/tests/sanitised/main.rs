@@ -9,6 +9,7 @@
     reason = "tests state what must hold, with known numbers"
 )]
 
+mod reduced;
 mod secrets;
 
 use buttress_check::{Options, check};
