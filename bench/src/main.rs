@@ -16,6 +16,7 @@
 //! - `relocate`: balances, conversions and removed devices, against the kernel on loop devices
 //!   ([`relocate`]);
 //! - `convert`: conversions of ext4 in place and back, against btrfs-convert ([`convert`]);
+//! - `recovery`: repairs of damaged volumes, against btrfs-progs ([`recovery`]);
 //! - `live`: calls of the library on a volume in memory, by several threads and beside a writer,
 //!   with their exclusive parts ([`live`]); `live holds`: the length of lock holds under a mixed
 //!   load;
@@ -49,6 +50,7 @@ mod mount;
 mod plot;
 mod read;
 mod receive;
+mod recovery;
 mod relocate;
 mod report;
 mod scrub;
@@ -131,6 +133,7 @@ fn run() -> Result<()> {
         ["receive", jobs @ ..] => receive::run_all(full, jobs),
         ["relocate", jobs @ ..] => relocate::run_all(full, jobs),
         ["convert", jobs @ ..] => convert::run_all(full, jobs),
+        ["recovery", jobs @ ..] => recovery::run_all(full, jobs),
         ["sweep"] => sweep::run(full),
         ["write", jobs @ ..] => write::run_all(full, jobs),
         // Runs a step of our side, in a separate process.
@@ -172,6 +175,7 @@ fn run() -> Result<()> {
             scrub::run_all(TINY, &[])?;
             relocate::run_all(TINY, &[])?;
             convert::run_all(TINY, &[])?;
+            recovery::run_all(TINY, &[])?;
             mkfs::run_all(TINY, &[])?;
             mount::run_all(TINY, &[])?;
             space::run_all(TINY, &[])?;
@@ -179,7 +183,7 @@ fn run() -> Result<()> {
         }
         _ => bail!(
             "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | receive [JOB…] | write [JOB…] | sweep | check | scrub [make] [pairs|ROW…|replace|shapes|plot] | live [holds|CALL…] | \
-             fsync [simulated|JOB…] | mkfs [JOB…] | mount [JOB…] | space | relocate [JOB…] | convert [JOB…] | fiemap [JOB…] | tiny"
+             fsync [simulated|JOB…] | mkfs [JOB…] | mount [JOB…] | space | relocate [JOB…] | convert [JOB…] | recovery [JOB…] | fiemap [JOB…] | tiny"
         ),
     }
 }

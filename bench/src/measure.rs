@@ -51,6 +51,11 @@ pub(crate) fn run(command: &mut Command) -> Result<Run> {
 
 /// Runs `command` as [`run`] does, with a standard input.
 pub(crate) fn run_from(command: &mut Command, input: Stdio) -> Result<Run> {
+    run_accepting(command, input, &[0])
+}
+
+/// Runs `command` as [`run_from`] does, and accepts these exit codes.
+pub(crate) fn run_accepting(command: &mut Command, input: Stdio, accepted: &[i32]) -> Result<Run> {
     let (cpu_before, busy_before) = (children_seconds(), busy_seconds());
     let start = Instant::now();
     let mut child = command
@@ -85,7 +90,7 @@ pub(crate) fn run_from(command: &mut Command, input: Stdio) -> Result<Run> {
         drained.and(status)
     })?;
     let seconds = start.elapsed().as_secs_f64();
-    if !status.success() {
+    if !status.code().is_some_and(|code| accepted.contains(&code)) {
         let text = errors.join().ok().and_then(Result::ok).unwrap_or_default();
         bail!("{command:?} ended with {status}: {text}");
     }

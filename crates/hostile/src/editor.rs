@@ -7,7 +7,7 @@
 
 use crate::blocks::{mend_checksum, mend_superblock};
 use crate::mutation::Aims;
-use crate::seed_volume::Overlay;
+use crate::seed_volume::{BLOCK_BYTES, Overlay};
 use buttress_device::{Device, Engine};
 use buttress_format::node::HEADER_BYTES;
 use buttress_format::node::edit::LeafEdit;
@@ -18,6 +18,9 @@ use buttress_format::{
 use buttress_fs::{Filesystem, OpenOptions};
 use buttress_tree::{ReadAhead, RootPointer, Tree};
 use buttress_volume::MappingContent;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A seed volume that is being edited.
@@ -46,6 +49,25 @@ impl Editor {
     #[must_use]
     pub fn devices(&self) -> &[Overlay] {
         &self.devices
+    }
+
+    /// Writes the devices to sparse image files in a folder, and returns their paths.
+    ///
+    /// # Errors
+    /// Fails with the error of a file.
+    pub fn write_images(&self, folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+        let mut images = Vec::new();
+        for (index, device) in self.devices.iter().enumerate() {
+            let path = folder.join(format!("device-{index}"));
+            let file = File::create(&path)?;
+            file.set_len(device.size_bytes())?;
+            for number in device.block_numbers() {
+                let at = number * BLOCK_BYTES as u64;
+                file.write_all_at(&device.read(at, BLOCK_BYTES), at)?;
+            }
+            images.push(path);
+        }
+        Ok(images)
     }
 
     /// Opens the volume with all edits so far, degraded if necessary.

@@ -19,6 +19,7 @@
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //!   [`editor`]: a single change at a known place;
 //! - [`plants`]: volumes with one damage each, and the findings that a check must report;
+//! - [`damage`]: volumes with the damage of accidents, as lost blocks and cut power;
 //! - [`seeds`]: first inputs, cut out of those volumes; [`corpus`]: inputs kept in one file.
 
 pub mod blocks;
@@ -26,6 +27,7 @@ pub mod blocks;
 pub mod command;
 pub mod compressed;
 pub mod corpus;
+pub mod damage;
 #[cfg(feature = "writing")]
 pub mod dumps;
 pub mod editor;

@@ -186,8 +186,13 @@ impl Overlay {
 
     /// Changes the bytes from `offset` on. Bytes past the end of the device are dropped.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
-        for (byte, at) in bytes.iter().zip(offset..self.size_bytes) {
+        let space = self.size_bytes.saturating_sub(offset);
+        let mut rest = &bytes[..bytes.len().min(usize::try_from(space).unwrap_or(usize::MAX))];
+        let mut at = offset;
+        while !rest.is_empty() {
             let number = at / BLOCK_BYTES as u64;
+            let inside = at as usize % BLOCK_BYTES;
+            let (part, after) = rest.split_at(rest.len().min(BLOCK_BYTES - inside));
             let below = &self.below;
             let block = self.changed.entry(number).or_insert_with(|| {
                 below
@@ -196,7 +201,9 @@ impl Overlay {
                     .cloned()
                     .unwrap_or_else(|| Box::new([0; BLOCK_BYTES]))
             });
-            block[at as usize % BLOCK_BYTES] = *byte;
+            block[inside..inside + part.len()].copy_from_slice(part);
+            at += part.len() as u64;
+            rest = after;
         }
     }
 

@@ -4,7 +4,6 @@
 //! The result table is `docs/check-comparison.md`; the test fails if the result differs.
 //! `BUTTRESS_BLESS=1` rewrites the table.
 
-use crate::damage::images;
 use crate::open;
 use crate::theirs::{Judge, judges};
 use anyhow::{Context, Result, ensure};
@@ -37,7 +36,7 @@ dash if they report nothing. Codes in brackets are notes: Buttress regards these
 fn look_at(plant: &Plant, judges: &[Judge]) -> Result<(String, Vec<&'static str>)> {
     let editor = plant.make();
     let folder = scratch()?;
-    let images = images(&editor, &folder)?;
+    let images = editor.write_images(folder.path())?;
     let options = Options {
         data_checksums: plant.reads_data,
         ..Options::default()

@@ -18,8 +18,6 @@ use buttress_oracle::tools::newest;
 use buttress_oracle::volumes::scratch;
 use buttress_proof::harness::Case;
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 /// Number of damaged volumes in the ordinary suite.
@@ -53,21 +51,6 @@ fn plant(editor: &mut Editor, random: &mut Random) -> Option<String> {
     Some(format!("tree {tree}: {key}, byte {at} ^ {bit:#x}"))
 }
 
-/// Writes the devices to image files.
-pub fn images(editor: &Editor, folder: &tempfile::TempDir) -> Result<Vec<PathBuf>> {
-    let mut images = Vec::new();
-    for (index, device) in editor.devices().iter().enumerate() {
-        let path = folder.path().join(format!("device-{index}"));
-        let file = std::fs::File::create(&path)?;
-        file.set_len(device.size_bytes())?;
-        for number in device.block_numbers() {
-            file.write_all_at(&device.read(number * 4096, 4096), number * 4096)?;
-        }
-        images.push(path);
-    }
-    Ok(images)
-}
-
 /// Compares both programs' findings on one damaged volume.
 fn compare(seed: u64, sums: &mut BTreeMap<String, u64>) -> Result<()> {
     let mut random = Random::new(seed ^ 0xda3a_9e00);
@@ -81,7 +64,7 @@ fn compare(seed: u64, sums: &mut BTreeMap<String, u64>) -> Result<()> {
         return Ok(());
     };
     let folder = scratch()?;
-    let images = images(&editor, &folder)?;
+    let images = editor.write_images(folder.path())?;
     let theirs = Command::new(newest("btrfs"))
         .arg("check")
         .args(&images)

@@ -13,12 +13,16 @@ use buttress_format::{
 };
 use buttress_fs::{Location, OpenOptions};
 use buttress_hostile::editor::{Editor, add};
+use buttress_hostile::mutation::Aims;
 use buttress_hostile::plants;
+use buttress_hostile::seed_volume::{SeedDevice, SeedVolume};
 use buttress_repair::{Applied, Edit, Kept, Outcome};
 use buttress_tree::ReadAhead;
 use buttress_volume::{ExtentRead, Volume};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The offsets of the type and of the first stripe's place in a chunk item.
 const CHUNK_TYPE: usize = 24;
@@ -174,10 +178,43 @@ fn blocks_of_a_subvolume_without_root_item_stay_without_consent() {
     }
 }
 
-/// Several rebuilds and rounds of edits change no block of the first state.
+/// Makes new leaves, until the first block group of metadata is nearly full.
+fn fill_holes(devices: &[Device]) {
+    const FILLING: u32 = 1500;
+    let filesystem = OpenOptions::new(devices.to_vec()).open().unwrap();
+    let writable = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let folder = writable.make_directory(root, b"filling", &NewInode::of_root(0o755));
+    let folder = folder.unwrap();
+    for number in 0..FILLING {
+        let name = format!("filling-{number}");
+        let file = writable.create(folder, name.as_bytes(), &NewInode::of_root(0o644));
+        writable
+            .write_at(file.unwrap(), FileOffset::MIN, &[5; 2000])
+            .unwrap();
+    }
+    writable.close().unwrap();
+}
+
+/// Returns the content of a device as a volume that can be edited.
+fn packed(device: &Device) -> Aims {
+    let bytes = device.read(0, usize::try_from(device.size_bytes()).unwrap());
+    let device = SeedDevice::of_image(&bytes.unwrap()[..]).unwrap();
+    Aims::new(SeedVolume {
+        name: "packed".to_owned(),
+        devices: vec![Arc::new(device)],
+    })
+}
+
+/// Several rebuilds and rounds of edits change no block of the first state. The replaced blocks are
+/// among the lowest free addresses for the second rebuild. The blocks of the extent tree do
+/// not count, because no rebuild finds the leaves below a lost root.
 #[test]
 fn rebuilds_and_edits_reuse_no_block_of_the_first_state() {
-    let mut editor = plants::seed("kinds");
+    let grown = devices(&plants::seed("kinds"));
+    grow(&grown);
+    fill_holes(&grown);
+    let mut editor = Editor::new(&packed(&grown[0]));
     for name in ["link-count", "checksum-surplus"] {
         plant(&mut editor, name);
     }
@@ -191,6 +228,7 @@ fn rebuilds_and_edits_reuse_no_block_of_the_first_state() {
         .map(Result::unwrap);
     let trees = trees.filter(|item| item.key().item_type == ItemType::ROOT_ITEM);
     let trees = trees.map(|item| TreeId::new(item.key().objectid.get()));
+    let trees = trees.filter(|tree| *tree != TreeId::EXTENT);
     let blocks: Vec<Logical> = trees
         .chain([TreeId::ROOT, TreeId::CHUNK])
         .flat_map(|tree| blocks_of(&filesystem, tree))
@@ -198,13 +236,16 @@ fn rebuilds_and_edits_reuse_no_block_of_the_first_state() {
     zero_on(&devices, extents[0], node_bytes);
     let old = content(&devices, &blocks, node_bytes);
     let outcome = repair(&devices, &check(&devices, false), false);
-    assert!(outcome.after.is_clean(), "{}", text(&outcome.after));
+    let left = outcome.left.iter().map(|left| left.reason.as_str());
+    let left: BTreeSet<&str> = left.chain(refusals(&outcome)).collect();
+    assert!(outcome.after.is_clean(), "{left:?}\n{}", text(&outcome.after));
     let changed = |edit: &Edit| {
         let done = outcome.done.iter();
         done.filter(|done| done.step.edit == *edit && done.applied == Applied::Changed)
             .count()
     };
-    assert!(changed(&Edit::RebuildSpace) > 0 && outcome.done.iter().any(|done| done.round > 0));
+    assert!(changed(&Edit::RebuildSpace) > 0 && changed(&Edit::RebuildChecksums) > 0);
+    assert!(outcome.done.iter().any(|done| done.round > 0));
     let new = content(&devices, &blocks, node_bytes);
     for ((block, old), new) in blocks.iter().zip(&old).zip(&new) {
         assert!(old == new, "block {block} was overwritten");

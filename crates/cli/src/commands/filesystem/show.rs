@@ -5,7 +5,7 @@ mod directory;
 use std::ffi::OsString;
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, anyhow};
 use buttress::{ByteCount, Uuid};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -25,6 +25,9 @@ use crate::table::Subcommand;
 pub struct Show {
     #[command(flatten)]
     units: UnitFlags,
+    /// Show the volume only if it is mounted
+    #[arg(short = 'm', long)]
+    mounted: bool,
     /// The image or device, or a directory of images
     #[arg(value_name = "IMAGE|DIRECTORY")]
     image: OsString,
@@ -50,6 +53,10 @@ impl Subcommand for Show {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
+        if self.mounted && context.place().is_none() {
+            return Err(anyhow!("{}: no volume is mounted here", target.image.display()))
+                .context(Advice::new("leave out -m to show an image that is not mounted"));
+        }
         if context.place().is_none() && target.image.is_dir() {
             context.hand_on(&target.image)?;
             return directory::show(context, &target.image, self.units.units());
