@@ -67,8 +67,8 @@ pub(crate) fn bare(image: &Path) -> (&Path, Wanted) {
     let Some((before, below)) = parts.filter(|_| image.symlink_metadata().is_err()) else {
         return (image, Wanted::Newest);
     };
+    // Clamp: the marker begins with a colon.
     match split(below.get(1..).unwrap_or_default()) {
-        // Clamp: the marker begins with a colon.
         Some((wanted, rest)) if rest == b"/" => (Path::new(OsStr::from_bytes(before)), wanted),
         _ => (image, Wanted::Newest),
     }
