@@ -8,7 +8,7 @@
 )]
 
 use buttress::salvage::{
-    BlockIndex, History, IndexWriter, OpenedIndex, SpoolFolder, State, Verdict, Version, ViewOptions,
+    BlockIndex, History, IndexWriter, OpenedIndex, Origin, SpoolFolder, State, Verdict, Version, ViewOptions,
     WantedFiles, history, identify, scan, states,
 };
 use buttress::{Device, Progress, Volume, WritableVolume};
@@ -105,4 +105,53 @@ fn file_of_deleted_subvolume_is_not_renamed() {
     };
     assert_eq!(letter.verdict(), Verdict::Verified, "{letter:?}");
     assert_eq!(letter.renamed_to, None);
+}
+
+/// Returns the state of the last commit, and states of earlier commits, the newest first.
+fn last_and_older(states: &[State]) -> (State, Vec<State>) {
+    let is_last = |state: &&State| matches!(state.origin, Origin::Superblock(_));
+    let last = *states.iter().find(is_last).unwrap();
+    let older = states.iter().filter(|state| state.generation() < last.generation());
+    (last, older.copied().collect())
+}
+
+/// Makes a volume with a sparse file, an inline file and a symlink, which later commits delete.
+/// Returns the device, and the states before the deletion.
+fn deleted() -> (Device, Arc<BlockIndex>, State, Vec<State>) {
+    let (device, volume) = volume();
+    let root = volume.root();
+    root.create("sparse").unwrap().set_size(1 << 20).unwrap();
+    root.write("inline", "text").unwrap();
+    root.symlink("inline", "link").unwrap();
+    volume.sync().unwrap();
+    root.write("other", "one").unwrap();
+    volume.sync().unwrap();
+    for name in ["sparse", "inline", "link"] {
+        root.remove_file(name).unwrap();
+    }
+    volume.sync().unwrap();
+    let _ = volume.abandon();
+    let index = indexed(&device);
+    let (last, older) = last_and_older(&states_of(&device, &index));
+    (device, index, last, older)
+}
+
+#[test]
+fn doubtful_state_verifies_nothing_but_an_older_one_does() {
+    let (device, index, last, older) = deleted();
+    let doubtful = State {
+        origin: Origin::Scan,
+        ..older[0]
+    };
+    let mut rival = doubtful;
+    rival.root.logical = last.root.logical;
+    let verdicts = |states: &[State]| -> Vec<Verdict> {
+        let found = versions_of(&device, &index, states);
+        let verdict = |name| of_path(&found, name).first().unwrap().verdict();
+        ["sparse", "inline", "link"].map(verdict).to_vec()
+    };
+    let found = verdicts(&[last, doubtful, rival]);
+    assert_eq!(found, [Verdict::Unverified; 3]);
+    let found = verdicts(&[last, doubtful, rival, older[1]]);
+    assert_eq!(found, [Verdict::Verified; 3]);
 }

@@ -268,7 +268,7 @@ impl<'a> Search<'a> {
     fn try_checksums(&mut self, state: &Reading<'_>) -> Result<()> {
         let generation = state.view.state.generation();
         for version in &mut self.history.versions {
-            let lacks_checksums = version.findings.unverified_bytes.get() != 0;
+            let lacks_checksums = version.findings.lacks_proof();
             // A version that this state added was read with its checksums already.
             let is_other = state.view.state != version.state;
             let is_older =
@@ -285,8 +285,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let findings = found.examine(&state.judge, self.progress)?;
-            // Checksums either verify the content, or prove that it was overwritten.
-            if findings.unverified_bytes < version.findings.unverified_bytes {
+            if findings.is_better_than(&version.findings) {
                 version.findings = findings;
                 version.state = state.view.state;
                 version.is_doubtful = state.is_doubtful;
