@@ -12,7 +12,7 @@
 //!
 //! - A version is verified only if its content matches checksums of a state that has this version.
 //! - If a crash interrupted a commit, its generation can have a second root that was never committed.
-//!   Data of such a state is never verified: its checksum leaf can be of the other root.
+//!   No file of such a state is verified: its tree blocks and checksums can be of the other root.
 //!
 //! # Left out
 //!

@@ -58,8 +58,12 @@ pub struct FileFindings {
     pub lost_bytes: ByteCount,
     /// The number of bytes without a checksum that can be read.
     pub unverified_bytes: ByteCount,
+    /// The number of lost bytes that differ from their checksum, so that they were overwritten.
+    pub mismatched_bytes: ByteCount,
     /// True if items of the inode are lost, so that its size and attributes may be wrong.
     pub has_lost_items: bool,
+    /// True if the state may not have been committed, so that its tree blocks prove nothing.
+    pub is_doubtful: bool,
     /// The first reason for a verdict that is not `verified`.
     pub reason: Option<String>,
 }
@@ -70,11 +74,29 @@ impl FileFindings {
     pub fn verdict(&self) -> Verdict {
         if self.lost_bytes != ByteCount::ZERO {
             Verdict::Partial
-        } else if self.unverified_bytes != ByteCount::ZERO || self.has_lost_items {
+        } else if self.lacks_proof() || self.has_lost_items {
             Verdict::Unverified
         } else {
             Verdict::Verified
         }
+    }
+
+    /// Returns whether a part of the content has no checksum of a committed state.
+    pub(crate) fn lacks_proof(&self) -> bool {
+        self.unverified_bytes != ByteCount::ZERO || self.is_doubtful
+    }
+
+    /// Returns whether these findings, from an older state with the same version, say more than
+    /// `known`: they verify more content, or prove that it was overwritten. An older state that cannot
+    /// read content that `known` can read says less.
+    pub(crate) fn is_better_than(&self, known: &Self) -> bool {
+        let unproved = |findings: &Self| (findings.is_doubtful, findings.unverified_bytes);
+        unproved(self) < unproved(known) && self.unreadable_bytes() <= known.unreadable_bytes()
+    }
+
+    /// Returns the number of lost bytes that could not be read at all.
+    fn unreadable_bytes(&self) -> u64 {
+        self.lost_bytes.get().exact_sub(self.mismatched_bytes.get())
     }
 
     /// Records that items of the inode are lost.
@@ -97,6 +119,12 @@ impl FileFindings {
         }
     }
 
+    /// Records that content differs from its checksum in all copies.
+    fn mismatch(&mut self, offset: FileOffset, length: ByteCount, error: &Error) {
+        self.lose(offset, length, error);
+        self.mismatched_bytes = sum(self.mismatched_bytes, length);
+    }
+
     fn doubt(&mut self, length: ByteCount, reason: impl FnOnce() -> String) {
         self.reason.get_or_insert_with(reason);
         self.unverified_bytes = sum(self.unverified_bytes, length);
@@ -112,7 +140,7 @@ fn sum(one: ByteCount, other: ByteCount) -> ByteCount {
 pub struct Judge {
     filesystem: Filesystem,
     unverified: Filesystem,
-    /// The reason why no data of the state is verified.
+    /// The reason why no file of the state is verified.
     doubt: Option<&'static str>,
 }
 
@@ -127,12 +155,24 @@ impl Judge {
         }
     }
 
-    /// Returns a judge that verifies no data outside of tree blocks, for a reason.
+    /// Returns a judge that verifies no file, for a reason.
     #[must_use]
     pub fn doubting(self, reason: &'static str) -> Self {
         Self {
             doubt: Some(reason),
             ..self
+        }
+    }
+
+    /// Completes the findings about a file. `lost` is the first error of its items.
+    pub fn complete(&self, lost: Option<&Error>, findings: &mut FileFindings) {
+        if let Some(error) = lost {
+            findings.lose_items(error);
+        }
+        // Holes, sizes and inline content are in tree blocks, which can be those of another commit.
+        if let Some(reason) = self.doubt {
+            findings.is_doubtful = true;
+            findings.reason.get_or_insert_with(|| reason.to_owned());
         }
     }
 
@@ -151,7 +191,7 @@ impl Judge {
                 vec![chunk]
             }
             Content::Damaged(error) if is_mismatch(error) => {
-                findings.lose(chunk.offset, chunk.length, error);
+                findings.mismatch(chunk.offset, chunk.length, error);
                 vec![chunk]
             }
             Content::Damaged(error) => self.read_again(record, &chunk, error, findings),
@@ -225,5 +265,30 @@ fn is_mismatch(error: &Error) -> bool {
     match error {
         Error::Corrupt(corruption) => matches!(**corruption, Corruption::DataChecksum { .. }),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FileFindings;
+    use buttress_format::ByteCount;
+
+    /// Returns findings about unverified, lost and mismatched bytes.
+    fn findings(unverified: u64, lost: u64, mismatched: u64) -> FileFindings {
+        FileFindings {
+            unverified_bytes: ByteCount::new(unverified),
+            lost_bytes: ByteCount::new(lost),
+            mismatched_bytes: ByteCount::new(mismatched),
+            ..FileFindings::default()
+        }
+    }
+
+    #[test]
+    fn older_findings_count_unless_content_is_unreadable() {
+        let known = findings(4096, 0, 0);
+        assert!(findings(0, 0, 0).is_better_than(&known));
+        assert!(findings(0, 4096, 4096).is_better_than(&known));
+        assert!(!findings(0, 4096, 0).is_better_than(&known));
+        assert!(!findings(4096, 0, 0).is_better_than(&known));
     }
 }

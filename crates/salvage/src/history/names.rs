@@ -55,6 +55,22 @@ impl<'a> Names<'a> {
         paths.collect()
     }
 
+    /// Returns the paths of an inode whose subvolume and directory have a path.
+    pub(super) fn known_paths(&self, record: &InodeRecord) -> Vec<Vec<u8>> {
+        let filesystem = &self.view.filesystem;
+        let subvolume = record.metadata.location.subvolume;
+        let Ok(above) = filesystem.subvolume_path(subvolume) else {
+            return Vec::new();
+        };
+        let links = record.links.iter();
+        let paths = links.filter_map(|link| {
+            let directory = Location::new(subvolume, link.directory);
+            let directory = filesystem.directory_path(directory).ok()?;
+            Some(join(&join(&above, &directory), &link.name))
+        });
+        paths.collect()
+    }
+
     fn directory(&mut self, directory: Location) -> Arc<[u8]> {
         if let Some(known) = self.directories.get(&directory) {
             return Arc::clone(known);

@@ -9,7 +9,9 @@ use crate::verdict::{FileFindings, Judge};
 use crate::view::View;
 use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
-use buttress_format::{FileKind, InodeItem, InodeNumber, ItemType, ObjectId, RootItem, SubvolumeId, TreeId};
+use buttress_format::{
+    FileKind, InodeItem, InodeNumber, ItemType, Key, ObjectId, RootItem, SubvolumeId, TreeId,
+};
 use buttress_fs::filesystem::root_pointer;
 use buttress_fs::inode::kind_of_mode;
 use buttress_fs::{Follow, Location, Progress};
@@ -55,6 +57,8 @@ pub(super) struct Search<'a> {
     wanted: &'a dyn WantedFiles,
     progress: &'a Progress,
     newest: Option<&'a View>,
+    /// The subvolumes of the newest state. Deleted subvolumes whose trees are still there do not count.
+    current: HashSet<SubvolumeId>,
     subvolumes: HashMap<SubvolumeId, KnownBlocks>,
     room: usize,
     /// The versions of each inode, by their numbers.
@@ -69,6 +73,7 @@ impl<'a> Search<'a> {
             wanted,
             progress,
             newest,
+            current: HashSet::new(),
             subvolumes: HashMap::new(),
             room: KNOWN_MAX,
             found: HashMap::new(),
@@ -80,6 +85,9 @@ impl<'a> Search<'a> {
     pub(super) fn read_newest(&mut self) -> Result<()> {
         let Some(view) = self.newest else { return Ok(()) };
         self.history.states = self.history.states.exact_add(1);
+        for (key, item) in tree_roots(&view.filesystem, self.progress)? {
+            self.current.extend(subvolume_of(&key, &item));
+        }
         for (id, item, _) in self.subvolumes_of(&Names::new(view, None))? {
             self.changed_inodes(view, id, &item, false)?;
         }
@@ -108,8 +116,7 @@ impl<'a> Search<'a> {
     fn subvolumes_of(&self, names: &Names<'_>) -> Result<Vec<(SubvolumeId, RootItem, Vec<u8>)>> {
         let mut found = Vec::new();
         for (key, item) in tree_roots(&names.view.filesystem, self.progress)? {
-            let id = TreeId::new(key.objectid.get()).as_subvolume();
-            let Some(id) = id.filter(|_| item.references != 0) else {
+            let Some(id) = subvolume_of(&key, &item) else {
                 continue;
             };
             let path = names.subvolume(id);
@@ -237,7 +244,8 @@ impl<'a> Search<'a> {
 
     /// Returns the paths at which the newest state has the content.
     fn now(&self, location: Location, found: &Found) -> Vec<Vec<u8>> {
-        let Some(view) = self.newest else {
+        let is_current = self.current.contains(&location.subvolume);
+        let Some(view) = self.newest.filter(|_| is_current) else {
             return Vec::new();
         };
         let Some(current) = Found::read(view, location) else {
@@ -253,16 +261,14 @@ impl<'a> Search<'a> {
         if !is_same || current.record.metadata.kind != found.record.metadata.kind {
             return Vec::new();
         }
-        let mut names = Names::new(view, None);
-        let above = names.subvolume(location.subvolume);
-        names.paths(&above, &current.record)
+        Names::new(view, None).known_paths(&current.record)
     }
 
     /// Reads versions whose checksums were lost with the checksums of this older state.
     fn try_checksums(&mut self, state: &Reading<'_>) -> Result<()> {
         let generation = state.view.state.generation();
         for version in &mut self.history.versions {
-            let lacks_checksums = version.findings.unverified_bytes.get() != 0;
+            let lacks_checksums = version.findings.lacks_proof();
             // A version that this state added was read with its checksums already.
             let is_other = state.view.state != version.state;
             let is_older =
@@ -279,8 +285,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let findings = found.examine(&state.judge, self.progress)?;
-            // Checksums either verify the content, or prove that it was overwritten.
-            if findings.unverified_bytes < version.findings.unverified_bytes {
+            if findings.is_better_than(&version.findings) {
                 version.findings = findings;
                 version.state = state.view.state;
                 version.is_doubtful = state.is_doubtful;
@@ -296,6 +301,12 @@ struct Reading<'a> {
     judge: Judge,
     names: Names<'a>,
     is_doubtful: bool,
+}
+
+/// Returns the subvolume of a root item, unless it was deleted.
+fn subvolume_of(key: &Key, item: &RootItem) -> Option<SubvolumeId> {
+    let id = TreeId::new(key.objectid.get()).as_subvolume();
+    id.filter(|_| item.references != 0)
 }
 
 /// Adds the inodes that have an item in a leaf, and may be files.

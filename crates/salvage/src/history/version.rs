@@ -25,7 +25,7 @@ pub struct Version {
     /// The state whose blocks and checksums the findings are from. An older state can have the same
     /// version with checksums that can still be read.
     pub state: State,
-    /// True if the state may not have been committed, so that no data of it is verified.
+    /// True if the state may not have been committed, so that no file of it is verified.
     pub is_doubtful: bool,
     /// The size of the content.
     pub size: ByteCount,
@@ -147,9 +147,7 @@ impl Found {
             // Tree blocks have checksums of their own.
             _ => FileFindings::default(),
         };
-        if let Some(lost) = &self.lost {
-            findings.lose_items(lost);
-        }
+        judge.complete(self.lost.as_ref(), &mut findings);
         Ok(findings)
     }
 }

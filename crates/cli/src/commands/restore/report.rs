@@ -121,6 +121,14 @@ impl Judging {
         *self.current.write() = Arc::new(Current { judge, generation });
     }
 
+    /// Returns the findings about a whole file.
+    fn completed(&self, entry: &WalkEntry, findings: &FileFindings) -> FileFindings {
+        let mut findings = findings.clone();
+        let current = Arc::clone(&self.current.read());
+        current.judge.complete(entry.lost.as_ref(), &mut findings);
+        findings
+    }
+
     /// Records an entry that could not be read.
     pub(crate) fn lost(&self, path: &[u8], reason: &str) {
         let findings = FileFindings {
@@ -258,7 +266,7 @@ impl Review for Judging {
     }
 
     fn check(&self, entry: &WalkEntry, findings: &FileFindings) -> Result<()> {
-        let verdict = completed(entry, findings).verdict();
+        let verdict = self.completed(entry, findings).verdict();
         if self.verified_only && verdict != Verdict::Verified {
             self.end(entry, findings);
             return Err(LeftOut.into());
@@ -267,7 +275,7 @@ impl Review for Judging {
     }
 
     fn end(&self, entry: &WalkEntry, findings: &FileFindings) {
-        let findings = completed(entry, findings);
+        let findings = self.completed(entry, findings);
         let size = entry.metadata().size.get();
         self.record(&entry.path(), findings.verdict(), size, &findings);
     }
@@ -306,15 +314,6 @@ fn files(count: u64) -> String {
         1 => "1 file".to_owned(),
         _ => format!("{count} files"),
     }
-}
-
-/// Adds lost items of the inode to the findings.
-fn completed(entry: &WalkEntry, findings: &FileFindings) -> FileFindings {
-    let mut findings = findings.clone();
-    if let Some(error) = &entry.lost {
-        findings.lose_items(error);
-    }
-    findings
 }
 
 /// Marks the error that a file is left out because of its verdict.
