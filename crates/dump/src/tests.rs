@@ -1,5 +1,6 @@
 //! Round trips of items, and dumps of any bytes.
 
+mod sanitised;
 mod volumes;
 
 use crate::cluster::{INDEX_BYTES, ITEM_BYTES_MAX, ITEMS_MAX};

@@ -5,6 +5,9 @@
 //! of items inside the block, and data that overlaps nothing. A right checksum is computed again,
 //! and a wrong checksum stays.
 //!
+//! A wrong checksum may mean a torn write: the data under a head is then of another version or of
+//! another tree. An item of such a block stays only if its type has many checks and it passes them.
+//!
 //! Clamps: ranges are inside the block or item, by the functions that found them; a start past the
 //! end of damaged data leaves nothing to zero.
 
@@ -15,6 +18,14 @@ use buttress_exact::Exact as _;
 use buttress_format::node::BlockProblem;
 use buttress_format::{BlockFormat, Expectation, ItemType, Key, Logical, TreeBlock, TreeId};
 use bytes::Bytes;
+
+/// The checks of an item.
+struct Checked<'a> {
+    /// Whether the block's checksum is right, so that heads and data belong together.
+    is_whole: bool,
+    /// Returns whether the format allows the data.
+    is_valid: &'a dyn Fn(&[u8]) -> bool,
+}
 
 impl Names {
     /// Sanitises a block.
@@ -41,7 +52,11 @@ impl Names {
             let mut data = block.get(item.range)?.to_vec();
             let is_kept = item.key.item_type == ItemType::EXTENT_DATA && keeps(item.key.objectid.get());
             if !is_kept {
-                self.sanitise_item(owner, &item.key, &mut data, &|_| true);
+                let checked = Checked {
+                    is_whole: true,
+                    is_valid: &|_| true,
+                };
+                self.sanitise_item(owner, &item.key, &mut data, &checked);
             }
             // Clamp: an item whose key stays has no other key.
             Some((self.replacements.key(&item.key).unwrap_or(item.key), data))
@@ -84,8 +99,11 @@ impl Names {
                 continue;
             };
             let mut data = data.to_vec();
-            let is_valid = |data: &[u8]| is_valid_item(&old, &item.key, data, format);
-            self.sanitise_item(owner, &item.key, &mut data, &is_valid);
+            let checked = Checked {
+                is_whole,
+                is_valid: &|data| is_valid_item(&old, &item.key, data, format),
+            };
+            self.sanitise_item(owner, &item.key, &mut data, &checked);
             copy(block, item.range.start, Some(&data));
         }
     }
@@ -109,15 +127,16 @@ impl Names {
         zero_from(block, end);
     }
 
-    /// Sanitises the data of an item. `is_valid` says whether the format allows the data.
-    fn sanitise_item(
-        &self,
-        owner: Option<TreeId>,
-        key: &Key,
-        data: &mut [u8],
-        is_valid: &dyn Fn(&[u8]) -> bool,
-    ) {
-        if let Some(names) = items::names(key, data) {
+    /// Sanitises the data of an item.
+    fn sanitise_item(&self, owner: Option<TreeId>, key: &Key, data: &mut [u8], checked: &Checked<'_>) {
+        let is_valid = checked.is_valid;
+        let names = items::names(key, data);
+        let is_certain = checked.is_whole
+            || ((names.is_some() || items::has_strict_checks(key.item_type)) && is_valid(data));
+        if !is_certain {
+            return zero_from(data, 0);
+        }
+        if let Some(names) = names {
             return self.sanitise_names(owner, key, data, &names);
         }
         let kept = match items::kept(key, data) {
@@ -126,7 +145,11 @@ impl Names {
             Kept::First(bytes) => bytes,
         };
         zero_from(data, kept);
-        for field in items::unused_fields(key) {
+        let unchecked = match checked.is_whole {
+            true => &[],
+            false => items::unchecked_fields(key),
+        };
+        for field in items::unused_fields(key).iter().chain(unchecked) {
             data.get_mut(field.clone()).unwrap_or_default().fill(0);
         }
     }

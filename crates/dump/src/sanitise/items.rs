@@ -59,8 +59,16 @@ pub(super) fn names(key: &Key, data: &[u8]) -> Option<NamePlaces> {
     let layout = layout(key.item_type)?;
     let mut found = NamePlaces::default();
     while let Some(place) = place(&layout, key, data, found.end) {
+        // No entry has an empty name. What follows a wrong length may be a part of a name.
+        let is_empty = place.name.is_empty();
+        if is_empty && found.end > 0 {
+            break;
+        }
         found.end = place.value.end;
         found.places.push(place);
+        if is_empty {
+            break;
+        }
     }
     Some(found)
 }
@@ -154,9 +162,45 @@ pub(super) fn kept(key: &Key, data: &[u8]) -> Kept {
         (ItemType::TEMPORARY_ITEM, ObjectId::BALANCE)
         | (ItemType::PERSISTENT_ITEM, ObjectId::DEVICE_STATISTICS) => Kept::Valid,
         (ItemType::TEMPORARY_ITEM | ItemType::PERSISTENT_ITEM, _) => Kept::First(0),
+        // Owner references exist only inside extent items.
+        (ItemType::EXTENT_OWNER_REF, _) => Kept::First(0),
         (ItemType(0), ObjectId::FREE_SPACE) => Kept::First(SPACE_CACHE_HEAD),
         (item_type, _) if item_type.name().is_some() => Kept::Valid,
         _ => Kept::First(0),
+    }
+}
+
+/// Returns whether the checks of a type tell an item from any other bytes. Checksums and bitmaps are
+/// arrays of any bytes, and small items have a check of their size only.
+pub(super) const fn has_strict_checks(item_type: ItemType) -> bool {
+    matches!(
+        item_type,
+        ItemType::INODE_ITEM
+            | ItemType::EXTENT_DATA
+            | ItemType::ROOT_ITEM
+            | ItemType::EXTENT_ITEM
+            | ItemType::METADATA_ITEM
+            | ItemType::BLOCK_GROUP_ITEM
+            | ItemType::CHUNK_ITEM
+    )
+}
+
+/// Returns the fields of an item that no check reads. Beyond the border of a torn sector, they may
+/// have other bytes.
+pub(super) fn unchecked_fields(key: &Key) -> &'static [Range<usize>] {
+    const TIMES_OF_INODE: Range<usize> = 112..160;
+    const SIZES_OF_ROOT: Range<usize> = 184..200;
+    const DROP_PROGRESS: Range<usize> = 220..237;
+    const UUIDS_AND_TIMES_OF_ROOT: Range<usize> = 247..375;
+    match key.item_type {
+        ItemType::INODE_ITEM => &[TIMES_OF_INODE],
+        ItemType::ROOT_ITEM => &[
+            TIMES_OF_INODE,
+            SIZES_OF_ROOT,
+            DROP_PROGRESS,
+            UUIDS_AND_TIMES_OF_ROOT,
+        ],
+        _ => &[],
     }
 }
 
@@ -192,6 +236,10 @@ mod tests {
         data[8] = 4;
         let cut = names(&key(ItemType::INODE_REF), &data).unwrap();
         assert_eq!((cut.end, cut.places.len()), (0, 0));
+        data[8] = 0;
+        data.extend_from_slice(&[b'x'; 20]);
+        let empty = names(&key(ItemType::INODE_REF), &data).unwrap();
+        assert_eq!((empty.end, empty.places.len()), (10, 1));
         assert!(names(&key(ItemType::INODE_ITEM), &data).is_none());
     }
 

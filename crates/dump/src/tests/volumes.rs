@@ -13,11 +13,11 @@ use buttress_mkfs::{Identity, Options};
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
 const DEVICE_BYTES: usize = 128 << 20;
-const NODE_BYTES: usize = 16384;
+pub(super) const NODE_BYTES: usize = 16384;
 const MARK: &[u8] = b"content of a file";
 
 /// Returns a new volume on one device.
-fn made() -> Device {
+pub(super) fn made() -> Device {
     let device = Device::memory(vec![0; DEVICE_BYTES]);
     let id = Uuid::from_u128;
     let identity = Identity {
@@ -31,7 +31,7 @@ fn made() -> Device {
     device
 }
 
-fn opened(device: &Device) -> Filesystem {
+pub(super) fn opened(device: &Device) -> Filesystem {
     OpenOptions::new(vec![device.clone()]).open().unwrap()
 }
 
@@ -49,7 +49,7 @@ fn dumped(device: &Device, walk: bool) -> (Dumped, Vec<DumpItem>) {
 }
 
 /// Returns the first address of a chunk of this kind.
-fn chunk_start(device: &Device, kind: BlockGroupFlags) -> u64 {
+pub(super) fn chunk_start(device: &Device, kind: BlockGroupFlags) -> u64 {
     let map = opened(device).volume().chunk_map();
     let mut chunks = map.chunks().iter();
     let chunk = chunks.find(|chunk| chunk.flags().contains(kind));
@@ -57,7 +57,7 @@ fn chunk_start(device: &Device, kind: BlockGroupFlags) -> u64 {
 }
 
 /// Writes all copies of the bytes at an address.
-fn put(device: &Device, logical: u64, bytes: &[u8]) {
+pub(super) fn put(device: &Device, logical: u64, bytes: &[u8]) {
     let length = ByteCount::new(bytes.len() as u64);
     let volume = opened(device);
     for place in volume.volume().map(Logical::new(logical), length).unwrap() {

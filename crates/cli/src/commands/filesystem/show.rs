@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
-use crate::exit::Outcome;
+use crate::exit::{Advice, Outcome};
 use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::opening::lacks_devices;
