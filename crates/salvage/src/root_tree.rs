@@ -62,6 +62,9 @@ pub enum RootProblem {
     /// No root of the tree is whole.
     #[error("no root of it has all of its blocks")]
     NoRoot,
+    /// The extent tree has none of its roots, so the tree was deleted.
+    #[error("its roots are free")]
+    Deleted,
     /// Two roots of the newest generation are whole.
     #[error("generation {generation} has two roots, and nothing shows which one was committed")]
     Ambiguous {
@@ -287,10 +290,23 @@ impl Search<'_> {
                     self.found.items.insert(key, with_root(item, &root.pointer));
                     self.found.roots.insert(key, root);
                 }
+                Err(RootProblem::Deleted) if tree.as_subvolume().is_some() => self.forget(tree),
                 Err(problem) => self.found.unproven.push((tree, problem)),
             }
         }
         Ok(())
+    }
+
+    /// Drops the items of a subvolume that was deleted after the last root item that is left.
+    fn forget(&mut self, tree: TreeId) {
+        let is_own = |key: &Key| {
+            let names = matches!(
+                key.item_type,
+                ItemType::ROOT_REF | ItemType::ROOT_BACKREF | ItemType::ORPHAN_ITEM
+            );
+            key.objectid == tree.object_id() || (names && key.offset == tree.get())
+        };
+        self.found.items.retain(|key, _| !is_own(key));
     }
 
     /// Returns the last root of a tree. `known` is the root in an older root item.
@@ -321,7 +337,7 @@ impl Search<'_> {
             }
         }
         candidates.insert(known.generation, vec![*known]);
-        let mut evidence = RootEvidence::Newest;
+        let (mut evidence, mut is_deleted) = (RootEvidence::Newest, true);
         for (generation, roots) in candidates.into_iter().rev().take(ROOTS_MAX) {
             let (mut whole, mut is_lost) = (Vec::new(), false);
             for root in roots {
@@ -329,6 +345,7 @@ impl Search<'_> {
                 if self.is_allocated(&root)? == Some(false) {
                     continue;
                 }
+                is_deleted = false;
                 match !needs_blocks || self.is_whole(&root)? {
                     true => whole.push(root),
                     false => is_lost = true,
@@ -352,7 +369,10 @@ impl Search<'_> {
                 _ => return Ok(Err(RootProblem::Ambiguous { generation })),
             }
         }
-        Ok(Err(RootProblem::NoRoot))
+        Ok(Err(match is_deleted {
+            true => RootProblem::Deleted,
+            false => RootProblem::NoRoot,
+        }))
     }
 
     /// Returns whether the extent tree of the commit has an extent for a root. A transaction can write

@@ -87,13 +87,7 @@ fn copied_equal(folder: &Path, words: &[&str]) {
 
 #[test]
 fn lost_chunk_tree_comes_back_with_every_profile() {
-    for (data, metadata) in [
-        ("raid0", "raid0"),
-        ("raid5", "raid1c3"),
-        ("raid6", "raid5"),
-        ("raid10", "raid6"),
-        ("raid1c4", "raid10"),
-    ] {
+    for (data, metadata) in [("raid0", "raid1c3"), ("raid6", "raid5"), ("raid10", "raid6")] {
         let own = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = own.path();
         made(folder, data, metadata);

@@ -85,9 +85,7 @@ impl Subcommand for ChunkRecover {
             context.sources().add(path, Role::Index)?;
         }
         let progress = context.progress();
-        let cancelling = Cancelling::start(&progress)?;
         let done = self.recover(context, &target, &devices, &progress);
-        drop(cancelling);
         done.with_context(|| target.image.display().to_string())
     }
 }
@@ -105,11 +103,14 @@ impl ChunkRecover {
         let folder = tempfile::tempdir()?;
         // Clamp: without the option, the index is a temporary file.
         let path = self.index.clone().unwrap_or_else(|| folder.path().join("index"));
+        // A signal ends the command while it prints or asks.
+        let cancelling = Cancelling::start(progress)?;
         let watch = Watch::start(context, "scan", progress.clone());
         let scanned = scan_into(context, devices, &identity, &path, progress);
         watch.end_as(scanned.is_ok());
         let index: BlockIndex = scanned?;
         let recovery = ChunkRecovery::plan(devices, &identity, &index, progress)?;
+        drop(cancelling);
         let recovered = recovery.recovered();
         let mut out = context.stdout();
         if context.globals().verbose > 0 && !context.json() {
@@ -131,9 +132,11 @@ impl ChunkRecover {
             )?;
             return Ok(Outcome::Negative);
         }
+        let cancelling = Cancelling::start(progress)?;
         let watch = Watch::start(context, "chunk-recover", progress.clone());
         let ran = recovery.run(&options(context), progress);
         watch.end_as(ran.is_ok());
+        drop(cancelling);
         let not_accounted = ran.context("Chunk tree recovery failed")?;
         print(
             context,

@@ -91,7 +91,6 @@ impl Subcommand for FixDataChecksum {
         };
         let devices = context.open_devices_with(core::slice::from_ref(&target.image), &options)?;
         let progress = context.progress();
-        let cancelling = Cancelling::start(&progress)?;
         let volume = context.volume_options().on_disk().open_devices(devices.clone())?;
         let (found, repairable) = self.survey(context, &volume, &progress).with_context(name)?;
         drop(volume);
@@ -103,10 +102,10 @@ impl Subcommand for FixDataChecksum {
         if !accepted.is_empty() {
             // Clamp: without the option, the default budget counts.
             let cache = context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
+            let _cancelling = Cancelling::start(&progress)?;
             changed =
                 accept_data(&devices, ByteCount::new(cache), &accepted, &progress).with_context(name)?;
         }
-        drop(cancelling);
         if repairable > 0 {
             context.notice(format_args!(
                 "{repairable} sectors have a copy that matches: `buttress scrub start` repairs the other copies"
@@ -123,6 +122,8 @@ impl Subcommand for FixDataChecksum {
 impl FixDataChecksum {
     /// Finds the sectors without a matching copy, and the number of other sectors with a wrong copy.
     fn survey(&self, context: &Context, volume: &Volume, progress: &Progress) -> Result<(Vec<Found>, u64)> {
+        // A signal ends the command while it prints or asks.
+        let cancelling = Cancelling::start(progress)?;
         let watch = Watch::start(context, "fix-data-checksum", progress.clone());
         let (mut wrong, mut repairable) = (Vec::new(), 0_u64);
         let surveyed = find_mismatches(volume, progress, &mut |mismatch| {
@@ -133,6 +134,7 @@ impl FixDataChecksum {
             }
         });
         watch.end_as(surveyed.is_ok());
+        drop(cancelling);
         surveyed?;
         let filesystem = filesystem_of(volume);
         let mut finder = PathFinder::new(&filesystem);

@@ -379,12 +379,9 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         command: "rescue fix-data-checksum",
         base: "{volume.img}",
         own: &[
-            manner("-r", "-r"),
-            manner("--readonly", "--readonly"),
-            manner("-i", "-i"),
-            manner("--interactive", "--interactive"),
-            manner("-m", "-m 1"),
-            manner("--mirror", "--mirror 2"),
+            manner("--readonly", "-r"),
+            manner("--interactive", "-i"),
+            manner("--mirror", "-m 1"),
         ],
         ..PLAIN
     },
