@@ -84,6 +84,14 @@ impl FileFindings {
         }
     }
 
+    /// Returns the findings without the list of lost ranges, which a later read finds again.
+    pub(crate) fn without_ranges(self) -> Self {
+        Self {
+            lost: Vec::new(),
+            ..self
+        }
+    }
+
     /// Returns whether a part of the content has no checksum of a committed state.
     pub(crate) fn lacks_proof(&self) -> bool {
         self.unverified_bytes != ByteCount::ZERO || self.is_doubtful
