@@ -11,7 +11,7 @@ use buttress::salvage::{
     BlockIndex, History, IndexWriter, OpenedIndex, Origin, SpoolFolder, State, Verdict, Version, ViewOptions,
     WantedFiles, history, identify, scan, states,
 };
-use buttress::{Device, Logical, Progress, Volume, WritableVolume};
+use buttress::{Device, Logical, Profile, Progress, Volume, WritableVolume};
 use std::sync::Arc;
 
 /// Wants every file.
@@ -186,4 +186,32 @@ fn path_of_deep_directory_begins_at_numbered_directory() {
     let path = &letter.unwrap().path;
     assert!(path.starts_with(b"directory-"), "{}", path.escape_ascii());
     assert!(path.len() < 5000, "{}", path.len());
+}
+
+#[test]
+fn missing_device_ends_the_search() {
+    let devices: Vec<Device> = (0..2).map(|_| Device::memory(vec![0; 128 << 20])).collect();
+    let volume = Volume::create()
+        .profiles(Profile::Raid1, Profile::Raid1)
+        .on_devices(devices.clone())
+        .unwrap();
+    volume.root().write("letter", "text").unwrap();
+    volume.sync().unwrap();
+    let _ = volume.abandon();
+    let progress = Progress::new();
+    let identity = &identify(&devices, &progress).unwrap()[0];
+    let one = &devices[..1];
+    let known = states(one, identity.fsid, None).unwrap();
+    let options = ViewOptions::default();
+    let error = history(one, identity, &known, &options, &All, &progress).unwrap_err();
+    assert!(buttress::Error::from(error).lacks_devices());
+}
+
+#[test]
+fn unreadable_newest_state_is_reported() {
+    let (device, index, mut last, older) = deleted();
+    last.root.logical = Logical::new(last.root.logical.get() + (1 << 40));
+    let found = versions_of(&device, &index, &[last, older[0]]);
+    assert!(found.newest_error.is_some(), "{found:?}");
+    assert_eq!(found.states, 1);
 }

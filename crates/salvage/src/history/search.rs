@@ -3,7 +3,7 @@
 use super::leaves::{KNOWN_MAX, KnownBlocks, NewLeaves};
 use super::names::Names;
 use super::version::{Found, Version, judge};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::survey::tree_roots;
 use crate::verdict::{FileFindings, Judge};
 use crate::view::View;
@@ -17,6 +17,7 @@ use buttress_fs::inode::kind_of_mode;
 use buttress_fs::{Follow, Location, Progress};
 use buttress_tree::BlockPointer;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 /// The largest number of versions that a search returns.
 pub const VERSIONS_MAX: usize = 1 << 20;
@@ -45,6 +46,8 @@ pub trait WantedFiles {
 pub struct History {
     /// The versions in order of path, the newest version first.
     pub versions: Vec<Version>,
+    /// The reason why the newest state does not open. All files then count as versions.
+    pub newest_error: Option<Arc<Error>>,
     /// The number of states that were read.
     pub states: u64,
     /// The number of states that do not open.
