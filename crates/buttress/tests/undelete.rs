@@ -11,7 +11,7 @@ use buttress::salvage::{
     BlockIndex, History, IndexWriter, OpenedIndex, Origin, SpoolFolder, State, Verdict, Version, ViewOptions,
     WantedFiles, history, identify, scan, states,
 };
-use buttress::{Device, Progress, Volume, WritableVolume};
+use buttress::{Device, Logical, Profile, Progress, Volume, WritableVolume};
 use std::sync::Arc;
 
 /// Wants every file.
@@ -111,7 +111,9 @@ fn file_of_deleted_subvolume_is_not_renamed() {
 fn last_and_older(states: &[State]) -> (State, Vec<State>) {
     let is_last = |state: &&State| matches!(state.origin, Origin::Superblock(_));
     let last = *states.iter().find(is_last).unwrap();
-    let older = states.iter().filter(|state| state.generation() < last.generation());
+    let older = states
+        .iter()
+        .filter(|state| state.generation() < last.generation());
     (last, older.copied().collect())
 }
 
@@ -154,4 +156,62 @@ fn doubtful_state_verifies_nothing_but_an_older_one_does() {
     assert_eq!(found, [Verdict::Unverified; 3]);
     let found = verdicts(&[last, doubtful, rival, older[1]]);
     assert_eq!(found, [Verdict::Verified; 3]);
+}
+
+#[test]
+fn path_of_deep_directory_begins_at_numbered_directory() {
+    let (device, volume) = volume();
+    let root = volume.root();
+    let name = |number: usize| format!("{number:0>250}");
+    root.create_dir(name(0)).unwrap();
+    root.write(format!("{}/letter", name(0)), "text").unwrap();
+    for number in 1..20 {
+        root.create_dir(name(number)).unwrap();
+        let inside = format!("{}/{}", name(number), name(number - 1));
+        root.rename(name(number - 1), inside).unwrap();
+    }
+    volume.sync().unwrap();
+    root.write("other", "one").unwrap();
+    volume.sync().unwrap();
+    let _ = volume.abandon();
+    let index = indexed(&device);
+    let (mut last, older) = last_and_older(&states_of(&device, &index));
+    // Without a newest state, all files are versions.
+    last.root.logical = Logical::new(last.root.logical.get() + (1 << 40));
+    let found = versions_of(&device, &index, &[last, older[0]]);
+    let letter = found
+        .versions
+        .iter()
+        .find(|version| version.path.ends_with(b"/letter"));
+    let path = &letter.unwrap().path;
+    assert!(path.starts_with(b"directory-"), "{}", path.escape_ascii());
+    assert!(path.len() < 5000, "{}", path.len());
+}
+
+#[test]
+fn missing_device_ends_the_search() {
+    let devices: Vec<Device> = (0..2).map(|_| Device::memory(vec![0; 128 << 20])).collect();
+    let volume = Volume::create()
+        .profiles(Profile::Raid1, Profile::Raid1)
+        .on_devices(devices.clone())
+        .unwrap();
+    volume.root().write("letter", "text").unwrap();
+    volume.sync().unwrap();
+    let _ = volume.abandon();
+    let progress = Progress::new();
+    let identity = &identify(&devices, &progress).unwrap()[0];
+    let one = &devices[..1];
+    let known = states(one, identity.fsid, None).unwrap();
+    let options = ViewOptions::default();
+    let error = history(one, identity, &known, &options, &All, &progress).unwrap_err();
+    assert!(buttress::Error::from(error).lacks_devices());
+}
+
+#[test]
+fn unreadable_newest_state_is_reported() {
+    let (device, index, mut last, older) = deleted();
+    last.root.logical = Logical::new(last.root.logical.get() + (1 << 40));
+    let found = versions_of(&device, &index, &[last, older[0]]);
+    assert!(found.newest_error.is_some(), "{found:?}");
+    assert_eq!(found.states, 1);
 }

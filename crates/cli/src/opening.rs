@@ -242,7 +242,7 @@ pub(crate) fn lacks_devices(error: &anyhow::Error) -> bool {
 }
 
 /// Adds advice about missing devices to an error of opening a volume.
-fn advised(error: buttress::Error) -> anyhow::Error {
+pub(crate) fn advised(error: buttress::Error) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     if !lacks_devices(&error) {
         return error;

@@ -341,6 +341,14 @@ impl Filesystem {
         .into())
     }
 
+    /// Returns the parent of a directory in its subvolume, and its name there; `None` for the root.
+    ///
+    /// # Errors
+    /// Fails if the directory has no name that can be read.
+    pub fn directory_name(&self, directory: Location) -> Result<Option<(InodeNumber, Vec<u8>)>> {
+        self.parent_of(&self.subvolume_tree(directory.subvolume)?, directory)
+    }
+
     /// Returns the path of a directory in its subvolume, without a slash at its start; empty for
     /// the root.
     ///

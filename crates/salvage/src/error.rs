@@ -191,6 +191,25 @@ impl Error {
         }
     }
 
+    /// Returns whether no further state can be read after this error of opening a state.
+    pub(crate) fn ends_search(&self) -> bool {
+        matches!(self, Self::Cancelled) || self.kind() == ErrorKind::Unsupported
+    }
+
+    /// Returns whether devices of a state are missing.
+    pub(crate) fn lacks_devices(&self) -> bool {
+        use buttress_volume::{DevicesError, Error as VolumeError};
+        let Self::State { cause, .. } = self else {
+            return false;
+        };
+        match &**cause {
+            buttress_fs::Error::Volume(VolumeError::Devices(error)) => {
+                matches!(**error, DevicesError::Missing(_))
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn file(path: &Path, cause: std::io::Error) -> Self {
         Self::IndexFile {
             path: path.to_owned(),

@@ -25,7 +25,7 @@ mod names;
 mod search;
 mod version;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::identity::Identity;
 use crate::states::{Origin, State};
 use crate::view::{self, ViewOptions};
@@ -34,6 +34,7 @@ use buttress_exact::Exact as _;
 use buttress_fs::Progress;
 use search::Search;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub use entries::entries;
 pub use search::{History, VERSIONS_MAX, WantedFiles};
@@ -42,7 +43,8 @@ pub use version::Version;
 /// Finds versions of files in the states, which are in the order of [`states()`](crate::states()).
 ///
 /// # Errors
-/// Fails if `progress` was cancelled. States and blocks that cannot be read are counted.
+/// Fails if `progress` was cancelled, with unsupported features, and if devices of the newest state are
+/// missing. Other states and blocks that cannot be read are counted.
 pub fn history(
     devices: &[Device],
     identity: &Identity,
@@ -52,15 +54,20 @@ pub fn history(
     progress: &Progress,
 ) -> Result<History> {
     let open = |state: &State| match view::open(devices, identity, state, options) {
-        Ok(view) => Ok(Some(view)),
-        Err(Error::Cancelled) => Err(Error::Cancelled),
+        Err(error) if error.ends_search() => Err(error),
         // Older states are expected to be damaged.
-        Err(_) => Ok(None),
+        opened => Ok(opened),
     };
     let is_last = |state: &&State| matches!(state.origin, Origin::Superblock(_));
     let last = states.iter().find(is_last).or(states.first()).copied();
-    let newest = last.as_ref().map(open).transpose()?.flatten();
+    let (newest, newest_error) = match last.as_ref().map(open).transpose()? {
+        Some(Err(error)) if error.lacks_devices() => return Err(error),
+        Some(Err(error)) => (None, Some(Arc::new(error))),
+        Some(Ok(view)) => (Some(view), None),
+        None => (None, None),
+    };
     let mut search = Search::new(wanted, newest.as_ref(), progress);
+    search.history.newest_error = newest_error;
     search.read_newest()?;
     let mut generations = HashMap::new();
     for state in states {
@@ -72,7 +79,7 @@ pub fn history(
         if Some(*state) == last && newest.is_some() {
             continue;
         }
-        let Some(view) = open(state)? else {
+        let Ok(view) = open(state)? else {
             search.history.unopened = search.history.unopened.exact_add(1);
             continue;
         };

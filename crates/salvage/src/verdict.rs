@@ -23,6 +23,9 @@ use buttress_fs::{Chunk, Content, Corruption, Error, File, Filesystem, InodeReco
 /// The largest number of lost ranges that are kept for one file.
 pub const RANGES_MAX: usize = 10_000;
 
+/// The largest number of bytes that are read again at once. A reader plans less data at once.
+const AGAIN_MAX: u64 = 64 << 20;
+
 /// The trust in a restored file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
@@ -78,6 +81,14 @@ impl FileFindings {
             Verdict::Unverified
         } else {
             Verdict::Verified
+        }
+    }
+
+    /// Returns the findings without the list of lost ranges, which a later read finds again.
+    pub(crate) fn without_ranges(self) -> Self {
+        Self {
+            lost: Vec::new(),
+            ..self
         }
     }
 
@@ -192,6 +203,11 @@ impl Judge {
             }
             Content::Damaged(error) if is_mismatch(error) => {
                 findings.mismatch(chunk.offset, chunk.length, error);
+                vec![chunk]
+            }
+            // The map of a longer part is lost, so there is nothing to read.
+            Content::Damaged(error) if chunk.length.get() > AGAIN_MAX => {
+                findings.lose(chunk.offset, chunk.length, error);
                 vec![chunk]
             }
             Content::Damaged(error) => self.read_again(record, &chunk, error, findings),

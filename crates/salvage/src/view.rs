@@ -74,11 +74,17 @@ pub struct View {
 /// Fails if no chunk tree or not the root tree's root can be read, with missing devices unless the
 /// options allow them, and with unsupported features.
 pub fn open(devices: &[Device], identity: &Identity, state: &State, options: &ViewOptions) -> Result<View> {
-    let geometry = Located::find(devices, identity, state, options.index.as_deref(), options.rescue)?;
     let wrap = |cause: buttress_fs::Error| Error::State {
         generation: state.generation(),
         cause: Box::new(cause),
     };
+    let known = superblocks(devices, identity.fsid).into_iter();
+    let newest = known.max_by_key(|(_, superblock)| superblock.generation);
+    if let Some((_, superblock)) = newest {
+        let readable = superblock.incompat.require_readable();
+        readable.map_err(|error| wrap(buttress_volume::Error::from(error).into()))?;
+    }
+    let geometry = Located::find(devices, identity, state, options.index.as_deref(), options.rescue)?;
     let Located { volume, chunk_root } = geometry;
     let missing = volume.missing_devices();
     if !missing.is_empty() && !options.degraded {

@@ -30,6 +30,7 @@ use crate::exit::{self, Outcome, usage};
 use crate::extract::{Chosen, Preserve};
 use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, example};
+use crate::opening::advised;
 use crate::opening::states::{identity_of, index_of};
 use crate::progress::Watch;
 use crate::replacing::Replacing;
@@ -164,9 +165,17 @@ impl Undelete {
             index,
             ..ViewOptions::default()
         };
-        let mut history = history(devices, &identity, &found, &options, patterns, progress)?;
-        if history.states == 0 {
-            return Err(anyhow!("{}: no state can be read", image.display()));
+        let found = history(devices, &identity, &found, &options, patterns, progress);
+        let mut history = found.map_err(|error| advised(error.into()))?;
+        match &history.newest_error {
+            Some(error) if history.states == 0 => {
+                let nothing = format!("{}: no state can be read", image.display());
+                return Err(anyhow::Error::new(Arc::clone(error)).context(nothing));
+            }
+            Some(error) => context.warn(format_args!(
+                "the newest commit cannot be read, so files that it has are listed, too: {error}"
+            )),
+            None => {}
         }
         if !self.symlink {
             history

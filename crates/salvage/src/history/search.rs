@@ -3,7 +3,7 @@
 use super::leaves::{KNOWN_MAX, KnownBlocks, NewLeaves};
 use super::names::Names;
 use super::version::{Found, Version, judge};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::survey::tree_roots;
 use crate::verdict::{FileFindings, Judge};
 use crate::view::View;
@@ -17,9 +17,13 @@ use buttress_fs::inode::kind_of_mode;
 use buttress_fs::{Follow, Location, Progress};
 use buttress_tree::BlockPointer;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 /// The largest number of versions that a search returns.
 pub const VERSIONS_MAX: usize = 1 << 20;
+
+/// The largest number of bytes of the paths of all versions.
+const PATHS_MAX: usize = 512 << 20;
 
 /// The number of older states whose checksums are tried for one version.
 const TRIES_MAX: u32 = 64;
@@ -42,13 +46,15 @@ pub trait WantedFiles {
 pub struct History {
     /// The versions in order of path, the newest version first.
     pub versions: Vec<Version>,
+    /// The reason why the newest state does not open. All files then count as versions.
+    pub newest_error: Option<Arc<Error>>,
     /// The number of states that were read.
     pub states: u64,
     /// The number of states that do not open.
     pub unopened: u64,
     /// The number of tree blocks that could not be read. Versions in them are not found.
     pub unreadable: u64,
-    /// True if there are more than [`VERSIONS_MAX`] versions.
+    /// True if there are more than [`VERSIONS_MAX`] versions, or their paths need too much memory.
     pub is_cut: bool,
 }
 
@@ -57,6 +63,9 @@ pub(super) struct Search<'a> {
     wanted: &'a dyn WantedFiles,
     progress: &'a Progress,
     newest: Option<&'a View>,
+    newest_names: Option<Names<'a>>,
+    /// The bytes of paths of all versions.
+    path_bytes: usize,
     /// The subvolumes of the newest state. Deleted subvolumes whose trees are still there do not count.
     current: HashSet<SubvolumeId>,
     subvolumes: HashMap<SubvolumeId, KnownBlocks>,
@@ -73,6 +82,8 @@ impl<'a> Search<'a> {
             wanted,
             progress,
             newest,
+            newest_names: newest.map(|view| Names::new(view, None)),
+            path_bytes: 0,
             current: HashSet::new(),
             subvolumes: HashMap::new(),
             room: KNOWN_MAX,
@@ -181,7 +192,7 @@ impl<'a> Search<'a> {
         if !matches!(found.record.metadata.kind, FileKind::Regular | FileKind::Symlink) {
             return Ok(());
         }
-        let mut paths = state.names.paths(above, &found.record);
+        let mut paths = state.names.paths(above, &found.record, self.progress)?;
         paths.retain(|path| self.wanted.wants(path));
         let known = self.found.get(&location).into_iter().flatten();
         let known: Vec<&Version> = known
@@ -190,16 +201,17 @@ impl<'a> Search<'a> {
         paths.retain(|path| {
             !known
                 .iter()
-                .any(|version| version.path == *path && version.has_content_of(&found))
+                .any(|version| version.path == *path && version.identity().has_content_of(&found.identity()))
         });
         if paths.is_empty() {
             return Ok(());
         }
-        let now = self.now(location, &found);
+        let now = self.now(location, &found)?;
         paths.retain(|path| !now.contains(path));
         let mut findings: Option<FileFindings> = None;
         for path in paths {
-            if self.history.versions.len() >= VERSIONS_MAX {
+            let is_full = self.history.versions.len() >= VERSIONS_MAX;
+            if is_full || self.path_bytes >= PATHS_MAX {
                 self.history.is_cut = true;
                 return Ok(());
             }
@@ -223,6 +235,7 @@ impl<'a> Search<'a> {
         now: &[Vec<u8>],
     ) {
         let metadata = &found.record.metadata;
+        self.path_bytes = self.path_bytes.exact_add(path.len());
         let number = self.history.versions.len();
         self.found.entry(metadata.location).or_default().push(number);
         self.history.versions.push(Version {
@@ -234,8 +247,9 @@ impl<'a> Search<'a> {
             is_doubtful: state.is_doubtful,
             size: metadata.size,
             modified: metadata.modified,
+            inode_generation: metadata.generation,
             renamed_to: now.first().cloned(),
-            findings,
+            findings: findings.without_ranges(),
             content: found.content,
             written: found.written,
             tries: TRIES_MAX,
@@ -243,25 +257,19 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the paths at which the newest state has the content.
-    fn now(&self, location: Location, found: &Found) -> Vec<Vec<u8>> {
+    fn now(&mut self, location: Location, found: &Found) -> Result<Vec<Vec<u8>>> {
         let is_current = self.current.contains(&location.subvolume);
-        let Some(view) = self.newest.filter(|_| is_current) else {
-            return Vec::new();
+        let Some(names) = self.newest_names.as_mut().filter(|_| is_current) else {
+            return Ok(Vec::new());
         };
-        let Some(current) = Found::read(view, location) else {
-            return Vec::new();
+        let Some(current) = Found::read(names.view, location) else {
+            return Ok(Vec::new());
         };
-        let is_same = match (current.content, found.content) {
-            (Some(now), Some(then)) => now == then,
-            _ => {
-                let (now, then) = (&current.record.metadata, &found.record.metadata);
-                (now.size, now.modified, now.generation) == (then.size, then.modified, then.generation)
-            }
-        };
-        if !is_same || current.record.metadata.kind != found.record.metadata.kind {
-            return Vec::new();
+        let is_same_kind = current.record.metadata.kind == found.record.metadata.kind;
+        if !is_same_kind || !current.identity().has_content_of(&found.identity()) {
+            return Ok(Vec::new());
         }
-        Names::new(view, None).known_paths(&current.record)
+        names.known_paths(&current.record, self.progress)
     }
 
     /// Reads versions whose checksums were lost with the checksums of this older state.
@@ -286,7 +294,7 @@ impl<'a> Search<'a> {
             }
             let findings = found.examine(&state.judge, self.progress)?;
             if findings.is_better_than(&version.findings) {
-                version.findings = findings;
+                version.findings = findings.without_ranges();
                 version.state = state.view.state;
                 version.is_doubtful = state.is_doubtful;
             }

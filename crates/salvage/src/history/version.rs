@@ -31,9 +31,11 @@ pub struct Version {
     pub size: ByteCount,
     /// The time of the last change of content.
     pub modified: Timestamp,
+    /// The transaction that created the inode.
+    pub(super) inode_generation: Generation,
     /// The path at which the newest state has the same content.
     pub renamed_to: Option<Vec<u8>>,
-    /// The findings about the content.
+    /// The findings about the content, without the list of lost ranges.
     pub findings: FileFindings,
     /// The identity of the content; `None` if a part of the map is lost.
     pub(super) content: Option<ContentId>,
@@ -50,14 +52,12 @@ impl Version {
         judge(view, self.is_doubtful)
     }
 
-    /// Returns whether an inode of another state has the same content. If a part of its map is lost,
-    /// its size and time count.
-    pub(super) fn has_content_of(&self, found: &Found) -> bool {
-        let metadata = &found.record.metadata;
-        match (self.content, found.content) {
-            (Some(own), Some(other)) => own == other,
-            (_, None) => self.size == metadata.size && self.modified == metadata.modified,
-            (None, Some(_)) => false,
+    pub(super) const fn identity(&self) -> Identity {
+        Identity {
+            content: self.content,
+            size: self.size,
+            modified: self.modified,
+            generation: self.inode_generation,
         }
     }
 
@@ -81,6 +81,29 @@ pub(super) fn judge(view: &View, is_doubtful: bool) -> Judge {
 /// states with the same identity have the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContentId(u64);
+
+/// The identity of a file in a state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    /// `None` if a part of the map is lost.
+    content: Option<ContentId>,
+    size: ByteCount,
+    modified: Timestamp,
+    generation: Generation,
+}
+
+impl Identity {
+    /// Returns whether the file of an older state has the same content. If the older map is lost in
+    /// part, inode, size and time count. A whole older map is never that of a damaged newer file.
+    pub(super) fn has_content_of(&self, older: &Self) -> bool {
+        let facts = |file: &Self| (file.size, file.modified, file.generation);
+        match (self.content, older.content) {
+            (Some(own), Some(other)) => own == other,
+            (_, None) => facts(self) == facts(older),
+            (None, Some(_)) => false,
+        }
+    }
+}
 
 /// An inode as a state has it.
 pub(super) struct Found {
@@ -106,6 +129,16 @@ impl Found {
             found.identify(view);
         }
         Some(found)
+    }
+
+    pub(super) const fn identity(&self) -> Identity {
+        let metadata = &self.record.metadata;
+        Identity {
+            content: self.content,
+            size: metadata.size,
+            modified: metadata.modified,
+            generation: metadata.generation,
+        }
     }
 
     fn identify(&mut self, view: &View) {
@@ -149,5 +182,33 @@ impl Found {
         };
         judge.complete(self.lost.as_ref(), &mut findings);
         Ok(findings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ContentId, Identity};
+    use buttress_format::{ByteCount, Generation, Timestamp};
+
+    fn identity(content: Option<u64>, generation: u64) -> Identity {
+        Identity {
+            content: content.map(ContentId),
+            size: ByteCount::new(4096),
+            modified: Timestamp {
+                seconds: 7,
+                nanoseconds: 0,
+            },
+            generation: Generation::new(generation),
+        }
+    }
+
+    #[test]
+    fn whole_older_file_differs_from_lost_newer_one() {
+        let lost = identity(None, 5);
+        assert!(!lost.has_content_of(&identity(Some(1), 5)));
+        assert!(lost.has_content_of(&identity(None, 5)));
+        assert!(identity(Some(1), 5).has_content_of(&identity(Some(1), 5)));
+        // Another inode with the same number, size and time is another file.
+        assert!(!identity(Some(1), 5).has_content_of(&identity(None, 6)));
     }
 }
