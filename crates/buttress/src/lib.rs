@@ -299,10 +299,7 @@ pub mod quota {
 /// overlays: a repair cannot undo its commits.
 #[cfg(feature = "repair")]
 pub mod repair {
-    pub use buttress_repair::recovery::{
-        ChunkRecovery, Error as RecoveryError, FileTreeRecovery, LostBlock, RecoveryOptions, RootRecovery,
-        inodes_of,
-    };
+    pub use buttress_repair::recovery::{ChunkRecovery, Error as RecoveryError, RecoveryOptions};
     pub use buttress_repair::{
         Applied, Done, Edit, Kept, Left, Loss, Options, Outcome, Plan, RepairKind, Step, guard::Lost, kinds,
         plan, severity,
@@ -323,11 +320,10 @@ pub mod salvage {
     pub use buttress_salvage::{
         BlockCounts, BlockIndex, ChunkEvidence, CompleteReader, Error, FileFindings, FoundDevice, FoundRoots,
         History, Identity, IndexProblem, IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record,
-        RecordFlags, RecoveredChunk, RecoveredChunks, RecoveredRoot, RecoveredRoots, Result, RootEvidence,
-        RootProblem, RootQuery, Scanned, State, Survey, Surveyor, Unproven, Verdict, Version, View,
-        ViewOptions, WantedFiles, best_versions, find_roots, history::entries as version_entries,
-        history::history, identify, identify_by_blocks, recover_chunks, recover_roots, scan::ScanSink,
-        scan::scan, states, states_at, view::open as open_state,
+        RecordFlags, RecoveredChunk, RecoveredChunks, Result, RootQuery, Scanned, State, Survey, Surveyor,
+        Unproven, Verdict, Version, View, ViewOptions, WantedFiles, best_versions, find_roots,
+        history::entries as version_entries, history::history, identify, identify_by_blocks, recover_chunks,
+        scan::ScanSink, scan::scan, states, states_at, view::open as open_state,
     };
 }
 

@@ -112,9 +112,8 @@ const fn never(part: Part, code: &'static str, reason: &'static str) -> Row {
     Row { code, part, kind }
 }
 
-const GEOMETRY: &str = "this version does not rebuild the chunk tree";
-const BLOCKS: &str = "this version rebuilds only the trees of extents, block groups, free space, devices and checksums; `buttress cp -r --rescue all` copies the readable files out";
-const LOST: &str = "this version rebuilds only the trees of extents, block groups, free space, devices and checksums; a block of the root tree or of a subvolume comes back before the repair if a scan finds it, and `--yes-to tree-block-damaged` cuts out others";
+const GEOMETRY: &str = "`buttress rescue chunk-recover` writes the chunk tree again if it is lost";
+const BLOCKS: &str = "this version rebuilds only the trees of extents, block groups, free space, devices and checksums; `buttress restore` copies the readable files out";
 const LOG: &str =
     "`buttress rescue zero-log` deletes the log, with the changes that were synced since the last commit";
 const SCRUB: &str = "`buttress scrub start -B` repairs a copy from another copy";
@@ -151,7 +150,7 @@ pub const TABLE: &[Row] = &[
     superblocks("total-bytes"),
     later(Geometry, "system-chunk-differs", GEOMETRY),
     later(Blocks, "tree-missing", BLOCKS),
-    later(Blocks, "tree-block-damaged", LOST),
+    later(Blocks, "tree-block-damaged", BLOCKS),
     later(Superblocks, "copy-damaged", SCRUB),
     edit(Places, "default-subvolume-missing"),
     edit(Places, "root-directory"),

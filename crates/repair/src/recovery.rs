@@ -1,4 +1,4 @@
-//! Recovery of the trees without which no volume opens.
+//! Recovery of the chunk tree, without which no volume opens.
 //!
 //! All other repairs need an open volume. A recovery begins with the index of a scan, and writes
 //! one tree from the records that are left:
@@ -6,8 +6,6 @@
 //! | module | holds |
 //! |---|---|
 //! | `chunk_tree` | the chunk tree, and the system chunks of the superblock |
-//! | `root_tree` | the root tree, with the newest root of each tree |
-//! | `file_trees` | blocks of subvolumes that are lost |
 //! | `volume` | the superblocks before a recovery, and the accounts after it |
 //! | `packed` | the blocks of a small tree, at addresses that no sound block has |
 //! | `error` | the reasons against a recovery |
@@ -18,8 +16,8 @@
 //! # Invariants
 //!
 //! - No sound tree block is overwritten. The superblocks are the exception: they name the new tree.
-//! - The whole recovery first runs in memory. It writes only if the recovered volume opens.
-//! - The new tree has the generation of the last commit, so a pending log stays valid.
+//! - The whole recovery first runs in memory, with the accounts. It writes only if both succeed.
+//! - A volume with a pending log is refused: the accounts make a commit, and the log belongs to the one before.
 //!
 //! # Crash safety
 //!
@@ -28,13 +26,9 @@
 
 mod chunk_tree;
 mod error;
-mod file_trees;
 mod packed;
-mod root_tree;
 mod volume;
 
 pub use chunk_tree::ChunkRecovery;
 pub use error::Error;
-pub use file_trees::{FileTreeRecovery, LostBlock, inodes_of};
-pub use root_tree::RootRecovery;
 pub use volume::RecoveryOptions;

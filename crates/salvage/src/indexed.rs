@@ -140,32 +140,6 @@ impl<'a> IndexedTrees<'a> {
         self.visit(&BlockPointer::root(root), range, take)
     }
 
-    /// Returns the pointers of a tree to missing blocks, at most `most`.
-    pub(crate) fn missing(&mut self, root: &RootPointer, most: usize) -> Result<Vec<BlockPointer>> {
-        let mut found = Vec::new();
-        self.find_missing(&BlockPointer::root(root), most, &mut found)?;
-        Ok(found)
-    }
-
-    fn find_missing(
-        &mut self,
-        pointer: &BlockPointer,
-        most: usize,
-        found: &mut Vec<BlockPointer>,
-    ) -> Result<()> {
-        let Some(block) = self.read(pointer)? else {
-            found.push(*pointer);
-            return Ok(());
-        };
-        for slot in 0..block.item_count() {
-            match pointer.child(&block, slot) {
-                Some(child) if found.len() < most => self.find_missing(&child, most, found)?,
-                _ => break,
-            }
-        }
-        Ok(())
-    }
-
     /// Walks a subtree. The level of the pointer bounds the depth.
     fn visit(
         &mut self,

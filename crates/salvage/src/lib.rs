@@ -11,7 +11,6 @@
 //! | [`mod@scan`] | the pass over the devices |
 //! | [`record`] | a found block |
 //! | [`index`] | the file that keeps all found blocks; an interrupted scan continues from it |
-//! | [`root_tree`] | the items of a lost root tree |
 //! | [`mod@states`] | the roots of earlier commits |
 //! | `indexed` | trees whose blocks the index locates, without a chunk map |
 //! | `geometry` | the chunks of a state: from its chunk tree, else from the nearest one |
@@ -55,7 +54,6 @@ pub mod identity;
 pub mod index;
 mod indexed;
 pub mod record;
-pub mod root_tree;
 pub mod scan;
 pub mod states;
 pub mod survey;
@@ -70,7 +68,6 @@ pub use history::{History, Version, WantedFiles, best_versions, history};
 pub use identity::{FoundDevice, Identity, identify, identify_by_blocks};
 pub use index::{BlockIndex, IndexReader, IndexWriter, OpenedIndex};
 pub use record::{Record, RecordFlags};
-pub use root_tree::{RecoveredRoot, RecoveredRoots, RootEvidence, RootProblem, recover_roots};
 pub use scan::{Scanned, scan};
 pub use states::{Origin, State, states, states_at};
 pub use survey::{BlockCounts, Survey, Surveyor};

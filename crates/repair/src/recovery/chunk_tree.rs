@@ -7,7 +7,7 @@ use super::error::{Error, Result};
 use super::packed::{self, Target};
 use super::volume::{RecoveryOptions, account, newest, state_of};
 use buttress_device::Device;
-use buttress_format::{BackupTree, BlockGroupFlags, Chunk, Key, Superblock, TreeId};
+use buttress_format::{BackupTree, BlockGroupFlags, Chunk, Key, Superblock};
 use buttress_fs::Progress;
 use buttress_packing::BlockFormat;
 use buttress_salvage::{BlockIndex, Identity, RecoveredChunk, RecoveredChunks, recover_chunks};
@@ -99,22 +99,19 @@ impl<'a> ChunkRecovery<'a> {
     }
 
     /// Writes the chunk tree, and rebuilds the trees that account for space. Tries both in memory
-    /// before. Returns the reason why the accounts could not be rebuilt, if there is one.
+    /// before.
     ///
     /// # Errors
-    /// Fails as [`require_proof`](Self::require_proof) does, if the recovered volume does not open,
-    /// or with an error of a device.
-    pub fn run(&self, options: &RecoveryOptions, progress: &Progress) -> Result<Option<String>> {
+    /// Fails as [`require_proof`](Self::require_proof) does, if the recovered volume does not open, if
+    /// its accounts cannot be rebuilt, or with an error of a device.
+    pub fn run(&self, options: &RecoveryOptions, progress: &Progress) -> Result<()> {
         self.require_proof()?;
         let trial: Vec<Device> = self.devices.iter().map(Device::with_changes_in_memory).collect();
         self.write(&trial)?;
-        let refused = account(&trial, options, progress)?;
+        account(&trial, options, progress)?;
         drop(trial);
         self.write(self.devices)?;
-        match refused {
-            None => account(self.devices, options, progress),
-            refused => Ok(refused),
-        }
+        account(self.devices, options, progress)
     }
 
     /// Writes the chunk tree, and the superblocks that name it.
@@ -142,10 +139,9 @@ impl<'a> ChunkRecovery<'a> {
         let mut target = Target {
             volume: &volume,
             index: &mut self.index.reader(),
-            extents: None,
             taken: Vec::new(),
         };
-        let root = packed::write(&mut target, TreeId::CHUNK, &self.items(), format)?;
+        let root = packed::write(&mut target, &self.items(), format)?;
         volume.flush()?;
         let named = BackupTree {
             logical: root.logical,

@@ -1,7 +1,7 @@
 //! The errors of a recovery.
 
-use buttress_format::{DeviceId, ErrorKind, Generation, Logical, TreeId};
-use buttress_salvage::{RootProblem, Unproven};
+use buttress_format::{DeviceId, ErrorKind, Generation, Logical};
+use buttress_salvage::Unproven;
 
 /// The error of a recovery.
 #[derive(Debug, thiserror::Error)]
@@ -22,26 +22,6 @@ pub enum Error {
         reason: Unproven,
         /// The number of further such chunks.
         others: usize,
-    },
-    /// A tree has no root.
-    #[error("tree {tree}: {reason}{}", more_trees(*.others))]
-    NoRoot {
-        /// The first such tree.
-        tree: TreeId,
-        /// The reason.
-        reason: RootProblem,
-        /// The number of further such trees.
-        others: usize,
-    },
-    /// Only an older root of a tree is whole.
-    #[error(
-        "tree {tree}: the changes after generation {generation} are lost: `--yes-to tree-missing` gives them up"
-    )]
-    OlderRoot {
-        /// The tree.
-        tree: TreeId,
-        /// The generation of the root.
-        generation: Generation,
     },
     /// A readable chunk item has no device extents, or other ones.
     #[error(
@@ -78,15 +58,8 @@ pub enum Error {
         /// The state.
         what: &'static str,
     },
-    /// Nothing of a subvolume is left.
-    #[error(
-        "tree {tree}: without the lost block, nothing of the subvolume is left; `buttress restore` may find older files"
-    )]
-    Empty {
-        /// The tree.
-        tree: TreeId,
-    },
-    /// The trees that account for space cannot be rebuilt.
+    /// The trees that account for space cannot be rebuilt. A later allocation could then take the
+    /// places of the new blocks.
     #[error("the trees that account for space cannot be rebuilt: {reason}")]
     NotAccounted {
         /// The reason.
@@ -125,14 +98,6 @@ fn more(others: usize) -> String {
     match others {
         0 => String::new(),
         others => format!(" (and {others} more chunks)"),
-    }
-}
-
-/// Returns the words for further trees.
-fn more_trees(others: usize) -> String {
-    match others {
-        0 => String::new(),
-        others => format!(" (and {others} more trees)"),
     }
 }
 

@@ -1,28 +1,20 @@
-//! The blocks of a small tree, at addresses that no sound block has, and the superblocks that name it.
+//! The blocks of the chunk tree, at addresses that no sound block has.
 
 use super::error::{Error, Result};
 use buttress_exact::Defect;
-use buttress_format::{
-    BackupTree, BlockGroupFlags, ItemType, Key, Logical, ObjectId, Superblock, TreeBlock, TreeId,
-};
+use buttress_format::{BlockGroupFlags, Key, Logical, TreeBlock, TreeId};
 use buttress_packing::{BlockFormat, BlockNote, BlockSink, PackedRoot, Packer, Places, Shape};
 use buttress_salvage::IndexReader;
-use buttress_tree::{ReadAhead, Tree};
 use buttress_volume::excluded_ranges::of_chunk;
 use buttress_volume::{ExtentWrite, Volume};
 use bytes::Bytes;
 use core::ops::Range;
-
-/// The largest tree block, in bytes.
-const NODE_BYTES_MAX: u64 = 64 << 10;
 
 /// The volume that new blocks are written to.
 pub(super) struct Target<'a, 'i> {
     pub(super) volume: &'a Volume,
     /// The reader of an index with all sound blocks of the volume.
     pub(super) index: &'a mut IndexReader<'i>,
-    /// The extent tree, if it is known. A lost block still has its extent.
-    pub(super) extents: Option<Tree>,
     /// The addresses that were returned as free.
     pub(super) taken: Vec<Logical>,
 }
@@ -67,7 +59,7 @@ impl Target<'_, '_> {
         }
     }
 
-    /// Returns whether a block or an extent has any of these addresses.
+    /// Returns whether a block has any of these addresses.
     fn is_taken(&mut self, range: &Range<u64>, node_bytes: u64) -> Result<bool> {
         // A block can begin before the address and reach into it.
         let from = range.start.saturating_sub(node_bytes).saturating_add(1); // Clamp: the first address is 0.
@@ -75,87 +67,34 @@ impl Target<'_, '_> {
         let records = Logical::new(from)..Logical::new(range.end);
         self.index
             .in_range(records, &mut |record| is_taken |= record.is_sound())?;
-        let has_extent = |extents| has_extent(extents, range, node_bytes);
-        Ok(is_taken || self.extents.as_ref().is_some_and(has_extent))
+        Ok(is_taken)
     }
 }
 
-/// Returns whether an extent tree has an extent at addresses of a chunk without data. A block of
-/// the tree that cannot be read says nothing: all sound tree blocks are in the index.
-fn has_extent(extents: &Tree, range: &Range<u64>, node_bytes: u64) -> bool {
-    let key = |at: u64| Key::new(ObjectId::new(at), ItemType(0), 0);
-    let from = range.start.saturating_sub(NODE_BYTES_MAX); // Clamp: the first address is 0.
-    let items = extents.range(key(from)..key(range.end), ReadAhead::None);
-    items.map_while(core::result::Result::ok).any(|item| {
-        let key = item.key();
-        let length = match key.item_type {
-            ItemType::EXTENT_ITEM => key.offset,
-            ItemType::METADATA_ITEM => node_bytes,
-            _ => return false,
-        };
-        // Clamp: an extent that exceeds all addresses is damaged, and uses the rest.
-        key.objectid.get().saturating_add(length) > range.start
-    })
-}
-
-/// Packs items into a tree, and writes its blocks to free addresses. The blocks of the chunk tree
-/// are in system chunks, and all others in metadata chunks.
+/// Packs items into the chunk tree, and writes its blocks to free addresses of system chunks.
 ///
 /// # Errors
 /// Fails if the chunks have no free address, if the index cannot be read, or with an error of a
 /// device.
 pub(super) fn write(
     target: &mut Target<'_, '_>,
-    tree: TreeId,
     items: &[(Key, Vec<u8>)],
     format: BlockFormat,
 ) -> Result<PackedRoot> {
-    let wanted = match tree {
-        TreeId::CHUNK => BlockGroupFlags::SYSTEM,
-        _ => BlockGroupFlags::METADATA,
-    };
     let blocks = Shape::of_items(&format, items).len();
-    let places = target.free(wanted, format.node_bytes, blocks)?;
+    let places = target.free(BlockGroupFlags::SYSTEM, format.node_bytes, blocks)?;
     let mut out = Out {
         places: places.into_iter(),
         blocks: Vec::new(),
     };
     let unpacked = |_| buttress_fs::Error::from(Defect::new("the items fit no tree"));
-    let mut packer = Packer::new(tree, format);
+    let mut packer = Packer::new(TreeId::CHUNK, format);
     for (key, data) in items {
         packer.push(&mut out, key, data).map_err(unpacked)?;
     }
     let (root, _) = packer.finish(&mut out).map_err(unpacked)?;
     target.volume.write(&out.blocks)?;
     Ok(root)
-}
-
-/// Makes all blocks durable, and writes superblocks that name a new root tree of the same commit.
-///
-/// # Errors
-/// Fails with an error of a device.
-pub(super) fn publish_root(volume: &Volume, last: &Superblock, root: &PackedRoot) -> Result<()> {
-    volume.flush()?;
-    let mut backup_roots = last.backup_roots;
-    let own = backup_roots
-        .iter_mut()
-        .find(|backup| backup.tree_root.logical == last.root);
-    if let Some(own) = own {
-        own.tree_root = BackupTree {
-            logical: root.logical,
-            generation: root.generation,
-            level: root.level,
-        };
-    }
-    let superblock = Superblock {
-        root: root.logical,
-        root_level: root.level,
-        backup_roots,
-        ..last.clone()
-    };
-    let slots = volume.devices().into_iter();
-    let devices: Vec<_> = slots.filter_map(|slot| slot.item()).collect();
-    Ok(volume.write_superblocks(&superblock, &devices)?)
 }
 
 /// The blocks of a tree in memory.

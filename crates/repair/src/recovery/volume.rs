@@ -6,7 +6,7 @@ use crate::rounds::reason;
 use buttress_device::Device;
 use buttress_exact::u64_of;
 use buttress_format::superblock::SuperblockFlags;
-use buttress_format::{ByteCount, Incompat, Superblock};
+use buttress_format::{ByteCount, Incompat, Logical, Superblock};
 use buttress_fs::{OpenOptions, Progress};
 use buttress_packing::SpoolFolder;
 use buttress_salvage::{State, states};
@@ -60,6 +60,11 @@ pub(super) fn newest(devices: &[Device]) -> Result<Superblock> {
             what: "an interrupted change of all tree blocks",
         });
     }
+    if newest.log_root != Logical::MIN {
+        return Err(Error::Unsupported {
+            what: "a pending log",
+        });
+    }
     let own = superblocks.iter().filter(|other| other.fsid == newest.fsid);
     let found = u64_of(own.clone().count());
     if found != newest.num_devices || found != u64_of(devices.len()) {
@@ -80,12 +85,12 @@ pub(super) fn newest(devices: &[Device]) -> Result<Superblock> {
     Ok(newest.clone())
 }
 
-/// Rebuilds the trees that account for space. Returns the reason if that is impossible.
-pub(super) fn account(
-    devices: &[Device],
-    options: &RecoveryOptions,
-    progress: &Progress,
-) -> Result<Option<String>> {
+/// Rebuilds the trees that account for space, so that no later allocation takes the places of the
+/// new blocks.
+///
+/// # Errors
+/// Fails if a rebuild is impossible, with the reason.
+pub(super) fn account(devices: &[Device], options: &RecoveryOptions, progress: &Progress) -> Result<()> {
     let filesystem = OpenOptions::new(devices.to_vec()).cache(options.cache).open()?;
     let resources = Resources {
         // The other half is for tree blocks.
@@ -99,8 +104,12 @@ pub(super) fn account(
         &resources,
         progress,
     );
-    match rebuilt {
-        Err(buttress_fs::Error::WritingRefused(refusal)) => Ok(Some(refusal.to_string())),
-        other => Ok(reason(other)?.map(str::to_owned)),
+    let refused = match rebuilt {
+        Err(buttress_fs::Error::WritingRefused(refusal)) => Some(refusal.to_string()),
+        other => reason(other)?.map(str::to_owned),
+    };
+    match refused {
+        None => Ok(()),
+        Some(reason) => Err(Error::NotAccounted { reason }),
     }
 }

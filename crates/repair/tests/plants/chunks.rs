@@ -53,7 +53,7 @@ fn zero_tree(folder: &Path, devices: &[Device], tree: TreeId) {
 }
 
 /// Recovers the chunk tree.
-fn recover(folder: &Path, devices: &[Device]) -> Result<Option<String>, Error> {
+fn recover(folder: &Path, devices: &[Device]) -> Result<(), Error> {
     let (identity, index) = scanned(folder, devices);
     let recovery = ChunkRecovery::plan(devices, &identity, &index, &Progress::new())?;
     assert!(recovery.is_needed());

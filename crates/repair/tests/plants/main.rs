@@ -16,9 +16,7 @@ mod chunks;
 mod consent;
 mod cuts;
 mod doubts;
-mod file_trees;
 mod lost;
-mod roots;
 
 use buttress_check::Report;
 use buttress_device::{Device, Engine};

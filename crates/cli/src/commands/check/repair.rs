@@ -19,7 +19,6 @@ use buttress::check::Report;
 use buttress::repair::{self, Kept, Options, Outcome as Repaired, Plan};
 use buttress::{Device, DeviceOptions, Progress};
 
-use super::recovery::Consent;
 use super::{Check, recovery};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -84,12 +83,7 @@ impl<'a> Job<'a> {
         }
         self.refuse_earlier_repair()?;
         self.check.begin(self.context, &self.target)?;
-        let accepts = |code: &str| allowed.contains(code) || allowed.contains("all");
-        let consent = Consent {
-            trees: accepts("tree-missing"),
-            blocks: accepts("tree-block-damaged"),
-        };
-        let (before, uuid, recovered) = self.open_and_check(consent)?;
+        let (before, uuid, recovered) = self.open_and_check()?;
         let plan = repair::plan(&before);
         if !self.context.json() {
             let mut out = self.context.stdout();
@@ -169,27 +163,17 @@ impl<'a> Job<'a> {
         format!("buttress overlay commit {}", spaced(paths))
     }
 
-    /// Checks the volume before the repair. If a tree is lost without which no repair runs, recovers
-    /// the tree first, and returns true.
-    fn open_and_check(&self, consent: Consent) -> Result<(Report, String, bool)> {
-        let first = self.first_check();
-        if let Ok((report, uuid)) = &first
-            && !recovery::is_needed(report)
-        {
-            return Ok((report.clone(), uuid.clone(), false));
-        }
-        let lines = match (self.recover(consent), first) {
-            (Ok(lines), Ok((report, uuid))) if lines.is_empty() => return Ok((report, uuid, false)),
-            (Ok(lines), Err(error)) if lines.is_empty() => return Err(error),
-            (Ok(lines), _) => lines,
-            (Err(reason), Ok((report, uuid))) => {
-                self.context
-                    .warn(format_args!("no recovery is possible: {reason:#}"));
-                return Ok((report, uuid, false));
-            }
-            (Err(reason), Err(error)) => {
-                return Err(error.context(format!("no recovery is possible: {reason:#}")));
-            }
+    /// Checks the volume before the repair. If the chunk tree is lost, recovers it first, and returns
+    /// true.
+    fn open_and_check(&self) -> Result<(Report, String, bool)> {
+        let error = match self.first_check() {
+            Ok((report, uuid)) => return Ok((report, uuid, false)),
+            Err(error) => error,
+        };
+        let lines = match self.recover() {
+            Ok(lines) if lines.is_empty() => return Err(error),
+            Ok(lines) => lines,
+            Err(reason) => return Err(error.context(format!("no recovery is possible: {reason:#}"))),
         };
         if !self.context.json() {
             let mut out = self.context.stdout();
@@ -205,9 +189,9 @@ impl<'a> Job<'a> {
         Ok((report, uuid, true))
     }
 
-    /// Recovers lost trees at the place of the repair. If nothing was recovered, deletes the overlays
+    /// Recovers the chunk tree at the place of the repair. If nothing was recovered, deletes the overlays
     /// that it made.
-    fn recover(&self, consent: Consent) -> Result<Vec<String>> {
+    fn recover(&self) -> Result<Vec<String>> {
         let place = match &self.overlay {
             _ if self.check.dry_run => Place::Memory,
             Some(overlay) => Place::Overlay(overlay.clone()),
@@ -216,7 +200,7 @@ impl<'a> Job<'a> {
         let overlay = self.overlay.as_deref();
         let earlier = overlay.map(|overlay| self.existing(overlay)).unwrap_or_default(); // Clamp: without overlays, none exists.
         let devices = self.devices_at(&place)?;
-        let recovered = recovery::recover(self.context, &devices, consent);
+        let recovered = recovery::recover(self.context, &devices);
         drop(devices);
         if !recovered.as_ref().is_ok_and(|lines| !lines.is_empty()) {
             self.discard_new(&earlier);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::scan::scan_into;
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::Outcome;
 use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, ExitCode, example};
 use crate::output::terminal;
@@ -137,7 +137,7 @@ impl ChunkRecover {
         let ran = recovery.run(&options(context), progress);
         watch.end_as(ran.is_ok());
         drop(cancelling);
-        let not_accounted = ran.context("Chunk tree recovery failed")?;
+        ran.context("Chunk tree recovery failed")?;
         print(
             context,
             target,
@@ -145,14 +145,7 @@ impl ChunkRecover {
             true,
             &["Chunk tree recovered successfully"],
         )?;
-        match not_accounted {
-            None => Ok(Outcome::Done),
-            Some(reason) => Err(anyhow::anyhow!(reason))
-                .context("the chunk tree was recovered, but the extent tree does not list its blocks")
-                .context(Advice::new(
-                    "do not write to the volume before `buttress check --repair` has rebuilt the extent tree",
-                )),
-        }
+        Ok(Outcome::Done)
     }
 }
 
