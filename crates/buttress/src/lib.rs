@@ -322,8 +322,9 @@ pub mod salvage {
         History, Identity, IndexProblem, IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record,
         RecordFlags, RecoveredChunk, RecoveredChunks, Result, RootQuery, Scanned, State, Survey, Surveyor,
         Unproven, Verdict, Version, View, ViewOptions, WantedFiles, best_versions, find_roots,
-        history::entries as version_entries, history::history, identify, identify_by_blocks, recover_chunks,
-        scan::ScanSink, scan::scan, states, states_at, view::open as open_state,
+        history::Directories as VersionDirectories, history::entries as version_entries, history::history,
+        identify, identify_by_blocks, recover_chunks, scan::ScanSink, scan::scan, states, states_at,
+        view::open as open_state,
     };
 }
 
