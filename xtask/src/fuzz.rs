@@ -32,6 +32,8 @@ const COMMAND: &str = "command";
 const LOG: &str = "log";
 /// The name of the target of received streams.
 const RECEIVING: &str = "receiving";
+/// The name of the target of repairs.
+const REPAIR: &str = "repair";
 /// The longest time of an input, in seconds.
 const TIMEOUT_SECONDS: u64 = 30;
 
@@ -192,7 +194,8 @@ fn run_to_end(command: &mut Command) -> Result<()> {
 fn weight(name: &str) -> u64 {
     match name {
         IMAGE => 100,
-        COMMAND | LOG | RECEIVING => 40,
+        COMMAND | LOG | RECEIVING | REPAIR => 40,
+        "assemble" => 10,
         "superblock" | "tree_block" | "leaf" | "zlib" | "lzo" | "zstd" => 5,
         _ => 1,
     }

@@ -16,6 +16,7 @@
 //! - [`ext`]: the target of ext2, ext3 and ext4 volumes;
 //! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
 //! - `logs`: the target of pending logs, which are replayed; `dumps`: the targets of metadata dumps;
+//! - `repairing`: the target of repairs; `salvaging`: the targets of scans and older states;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //!   [`editor`]: a single change at a known place;
 //! - [`plants`]: volumes with one damage each, and the findings that a check must report;
@@ -42,6 +43,10 @@ pub mod partitions;
 pub mod plants;
 #[cfg(feature = "writing")]
 pub mod receiving;
+#[cfg(feature = "writing")]
+pub mod repairing;
+#[cfg(feature = "writing")]
+pub mod salvaging;
 pub mod seed_volume;
 pub mod seeds;
 pub mod sources;
@@ -102,6 +107,24 @@ pub fn targets() -> Vec<Target> {
             name: "receiving",
             input_bytes_max: 8192,
             body: receiving::receiving,
+        },
+        #[cfg(feature = "writing")]
+        Target {
+            name: "repair",
+            input_bytes_max: 512,
+            body: repairing::repair,
+        },
+        #[cfg(feature = "writing")]
+        Target {
+            name: "scan_index",
+            input_bytes_max: 256,
+            body: salvaging::scan_index,
+        },
+        #[cfg(feature = "writing")]
+        Target {
+            name: "assemble",
+            input_bytes_max: 512,
+            body: salvaging::assemble,
         },
         #[cfg(feature = "writing")]
         Target {

@@ -167,8 +167,12 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
         add(target, input);
     }
     #[cfg(feature = "writing")]
-    for (target, input) in crate::dumps::seeds() {
+    for (target, input) in crate::dumps::seeds().into_iter().chain(crate::salvaging::seeds()) {
         add(target, input);
+    }
+    #[cfg(feature = "writing")]
+    for input in crate::repairing::seeds() {
+        add("repair", input);
     }
     for input in crate::ext::seeds() {
         add("ext", input);
