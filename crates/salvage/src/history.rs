@@ -34,6 +34,7 @@ use crate::identity::Identity;
 use crate::states::{Origin, State};
 use crate::view::{self, ViewOptions};
 use buttress_device::Device;
+use buttress_exact::Exact as _;
 use buttress_fs::Progress;
 use doubts::Doubts;
 use search::Search;

@@ -48,7 +48,7 @@ fn surveyed(blocks: &[&[u8]]) -> Names {
 
 fn sanitised(block: &[u8], format: &BlockFormat) -> Vec<u8> {
     let mut made = block.to_vec();
-    surveyed(&[block]).block(&mut made, format);
+    surveyed(&[block]).block(&mut made, format, &|_| false);
     made
 }
 
