@@ -1,18 +1,20 @@
-//! Targets for metadata dumps: any bytes as a dump, and a whole dump with changes.
+//! Targets for metadata dumps: any bytes as a dump, a whole dump with changes, and sanitised dumps of
+//! changed volumes.
 //!
 //! `dump` reads its input as a dump. `dump_restore` changes bytes of the dump of a small volume,
-//! repairs checksums if the input asks for it, and restores the result to memory.
+//! repairs checksums if the input asks for it, and restores the result to memory. `dump_sanitise`
+//! changes a seed volume, and writes a sanitised dump of it. A second dump must have the same bytes.
 
-use crate::Depth;
 use crate::input::Input;
-use buttress_device::Device;
-use buttress_dump::{DumpOptions, DumpReader, restore, write};
-use buttress_format::{ChecksumType, Uuid};
+use crate::{Depth, mutation, seeds};
+use buttress_device::{Device, Engine};
+use buttress_dump::{DumpOptions, DumpReader, Sanitise, restore, write};
+use buttress_format::{ByteCount, ChecksumType, Uuid};
 use buttress_fs::Progress;
 use buttress_fs::open::OpenOptions;
 use buttress_mkfs::{Identity, Options};
 use std::io::Cursor;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 const DEVICE_BYTES: usize = 128 << 20;
 const INDEX_BYTES: usize = 1024;
@@ -103,10 +105,56 @@ pub fn dump_restore(bytes: &[u8]) -> Depth {
     }
 }
 
-/// Returns inputs for both targets, each with the target's name.
+/// The target of a sanitised dump: changes to a seed volume, as those of [`crate::image`].
+pub fn dump_sanitise(bytes: &[u8]) -> Depth {
+    let mut input = Input::new(bytes);
+    let volumes = seeds::volumes();
+    let aims = &volumes[usize::from(input.byte()) % volumes.len()];
+    let walk = input.byte() & 1 == 1;
+    let devices = mutation::apply(aims, &mut input).into_iter();
+    let devices = devices.map(|overlay| Device::with_backend(Arc::new(overlay), Engine::Inline));
+    let options = OpenOptions::new(devices.collect())
+        .cache(ByteCount::new(2 << 20))
+        .degraded(true)
+        .for_inspection(true);
+    let Ok(volume) = options.open() else {
+        return Depth::Refused;
+    };
+    let options = DumpOptions {
+        walk,
+        sanitise: Some(Sanitise {
+            secret: [1; 32],
+            strict: false,
+        }),
+        ..DumpOptions::default()
+    };
+    let dumped = || {
+        let mut bytes = Vec::new();
+        let written = write(&volume, &mut bytes, &options, &Progress::new());
+        written.map(|written| (written, bytes))
+    };
+    match (dumped(), dumped()) {
+        (Ok(first), Ok(second)) => {
+            assert!(first == second, "two dumps differ");
+            Depth::Passed
+        }
+        (Err(error), Err(_)) => {
+            std::hint::black_box(error.to_string());
+            Depth::Refused
+        }
+        _ => panic!("one of two dumps fails"),
+    }
+}
+
+/// Returns inputs for these targets, each with the target's name.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut seeds = vec![("dump_restore", vec![0]), ("dump_restore", vec![1])];
+    for volume in 0..10 {
+        seeds.push(("dump_sanitise", vec![volume, 0]));
+        // Bytes of blocks in the middle of a volume.
+        seeds.push(("dump_sanitise", vec![volume, 1, 0, volume, 7, 90, 3, 1, 0xff]));
+    }
     // Fields of the first cluster, the superblock, and the first block of the chunk tree.
     for at in [
         16,

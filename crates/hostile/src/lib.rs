@@ -138,6 +138,12 @@ pub fn targets() -> Vec<Target> {
             input_bytes_max: 256,
             body: dumps::dump_restore,
         },
+        #[cfg(feature = "writing")]
+        Target {
+            name: "dump_sanitise",
+            input_bytes_max: 512,
+            body: dumps::dump_sanitise,
+        },
         Target {
             name: "superblock",
             input_bytes_max: 4096,
