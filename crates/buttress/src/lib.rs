@@ -319,9 +319,9 @@ pub mod salvage {
         BlockCounts, BlockIndex, CompleteReader, Error, FileFindings, FoundDevice, FoundRoots, History,
         Identity, IndexProblem, IndexReader, IndexWriter, Judge, OpenedIndex, Origin, Record, RecordFlags,
         Result, RootQuery, Scanned, State, Survey, Surveyor, Verdict, Version, View, ViewOptions,
-        WantedFiles, best_versions, find_roots, history::entries as version_entries, history::history,
-        identify, identify_by_blocks, scan::ScanSink, scan::scan, states, states_at,
-        view::open as open_state,
+        WantedFiles, best_versions, find_roots, history::Directories as VersionDirectories,
+        history::entries as version_entries, history::history, identify, identify_by_blocks, scan::ScanSink,
+        scan::scan, states, states_at, view::open as open_state,
     };
 }
 

@@ -8,10 +8,13 @@
 )]
 
 use buttress::salvage::{
-    BlockIndex, History, IndexWriter, OpenedIndex, Origin, SpoolFolder, State, Verdict, Version, ViewOptions,
-    WantedFiles, history, identify, scan, states,
+    BlockIndex, History, IndexWriter, OpenedIndex, Origin, SpoolFolder, State, Verdict, Version,
+    VersionDirectories, ViewOptions, WantedFiles, history, identify, open_state, scan, states,
 };
-use buttress::{Device, Logical, Profile, Progress, Volume, WritableVolume};
+use buttress::{
+    ByteCount, Device, Location, Logical, Profile, Progress, SubvolumeId, Volume, WalkItem, WalkOptions,
+    WritableVolume,
+};
 use std::sync::Arc;
 
 /// Wants every file.
@@ -122,7 +125,10 @@ fn last_and_older(states: &[State]) -> (State, Vec<State>) {
 fn deleted() -> (Device, Arc<BlockIndex>, State, Vec<State>) {
     let (device, volume) = volume();
     let root = volume.root();
-    root.create("sparse").unwrap().set_size(1 << 20).unwrap();
+    root.create("sparse")
+        .unwrap()
+        .set_size(ByteCount::new(1 << 20))
+        .unwrap();
     root.write("inline", "text").unwrap();
     root.symlink("inline", "link").unwrap();
     volume.sync().unwrap();
@@ -214,4 +220,33 @@ fn unreadable_newest_state_is_reported() {
     let found = versions_of(&device, &index, &[last, older[0]]);
     assert!(found.newest_error.is_some(), "{found:?}");
     assert_eq!(found.states, 1);
+}
+
+#[test]
+fn directory_keeps_attributes_of_the_newest_state_that_has_them() {
+    let (device, index, last, _) = deleted();
+    let view = open_state(&[device], index.identity(), &last, &ViewOptions::default()).unwrap();
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let mut walk = view.filesystem.walk(top, WalkOptions::default());
+    let Some(WalkItem::Entry(mut entry)) = walk.next() else {
+        panic!("the walk begins with the root directory");
+    };
+    let mut directories = VersionDirectories::default();
+    let mode = entry.record.metadata.mode;
+    let lost = || {
+        view.filesystem
+            .metadata(Location::root_of(SubvolumeId::new(999)))
+            .unwrap_err()
+    };
+    // An unreadable, a whole and an older directory.
+    for (changed, error) in [(0o40_700, Some(lost())), (mode, None), (0o40_555, None)] {
+        entry.record.metadata.mode = changed;
+        entry.lost = error;
+        directories.take(&entry);
+    }
+    let items = directories.into_items(&view);
+    let [WalkItem::Entry(found), WalkItem::Enter(_), WalkItem::Leave(_)] = &items[..] else {
+        panic!("{items:?}");
+    };
+    assert_eq!((found.metadata().mode, found.lost.is_none()), (mode, true));
 }

@@ -29,6 +29,20 @@ pub struct Replacing {
     pub by_others: bool,
     /// Preserves hard links (-a, -d).
     pub keep_links: bool,
+    /// The treatment of directories.
+    pub directories: DirectoryFinish,
+}
+
+/// The treatment of directories by an extraction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectoryFinish {
+    /// New directories get their attributes after their last file. Existing ones get them with -p.
+    #[default]
+    AfterFiles,
+    /// A later extraction gives the attributes. Until then, the owner can write to new directories.
+    Later,
+    /// The extraction gives attributes to existing directories.
+    Now,
 }
 
 /// Returns the name of a file kind as GNU tools print it.

@@ -19,6 +19,7 @@
 //! Leaves below no known root, names beyond the first 16 of an inode, special files, and changes that
 //! only a log tree holds.
 
+mod directories;
 mod entries;
 mod leaves;
 mod names;
@@ -36,6 +37,7 @@ use search::Search;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use directories::Directories;
 pub use entries::entries;
 pub use search::{History, VERSIONS_MAX, WantedFiles};
 pub use version::Version;

@@ -178,6 +178,7 @@ impl Flags {
                 force: self.force,
                 by_others: as_links,
                 keep_links: self.archive || self.no_dereference_and_links,
+                ..Replacing::default()
             },
             follow: if as_links { Follow::NotLast } else { Follow::All },
             target: if self.no_target_directory {

@@ -15,7 +15,7 @@ use super::Shared;
 use super::attributes::{Attributes, DEFAULT_ACL, Refused};
 use super::beneath::{self, Identity, Node};
 use super::replacing::Spot;
-use crate::replacing::non_directory_in_the_way;
+use crate::replacing::{DirectoryFinish, non_directory_in_the_way};
 
 /// An open directory of the destination. When its last holder releases it, [`release`] finishes the
 /// directory.
@@ -46,7 +46,8 @@ impl Directory {
     /// Opens the same directory again, to finish it with the attributes of `entry`.
     pub(super) fn reopen(&self, entry: &WalkEntry, shared: &Shared) -> Result<Self> {
         let fd = rustix::fs::openat(&self.fd, ".", OPEN_DIRECTORY, Mode::empty())?;
-        Ok(Self::opened(fd, None, Some(Attributes::of(entry, shared))))
+        let attributes = takes_attributes(entry, false, shared).then(|| Attributes::of(entry, shared));
+        Ok(Self::opened(fd, None, attributes))
     }
 
     fn opened(fd: OwnedFd, parent: Option<Arc<Self>>, attributes: Option<Attributes>) -> Self {
@@ -84,8 +85,14 @@ impl Directory {
             }
             Err(error) => return Err(error.into()),
         };
+        let keeps_attributes = made || shared.preserve.metadata();
+        let takes_attributes = takes_attributes(entry, made, shared);
         // An existing directory keeps its mode, unless modes are to be preserved.
-        let attributes = (made || shared.preserve.metadata()).then_some(attributes);
+        let is_finished = shared.replacing.directories == DirectoryFinish::Now || keeps_attributes;
+        let mut attributes = (takes_attributes && is_finished).then_some(attributes);
+        if let Some(attributes) = attributes.as_mut().filter(|_| !keeps_attributes) {
+            attributes.permissions |= 0o700;
+        }
         Ok(Self::opened(fd, Some(Arc::clone(parent)), attributes))
     }
 
@@ -98,6 +105,12 @@ impl Directory {
     pub(super) fn has_default_acl(&self) -> bool {
         self.has_default_acl
     }
+}
+
+/// Returns whether a directory may get the attributes of an entry. Replacements of lost attributes are
+/// only for new directories.
+fn takes_attributes(entry: &WalkEntry, made: bool, shared: &Shared) -> bool {
+    shared.replacing.directories != DirectoryFinish::Later && (made || entry.lost.is_none())
 }
 
 /// Releases a directory. If this name was the last reference to a directory, finishes the directory

@@ -58,21 +58,25 @@ pub fn entries<'a>(
         .chain([WalkItem::Leave(Arc::from(&b""[..]))])
 }
 
-/// Returns the entry of a directory with the attributes that the state has, if they can be read.
+/// Returns the entry of a directory with the attributes that the state has. If they cannot be read, the
+/// entry has the reason.
 fn directory(view: &View, above: &[u8], name: &[u8]) -> WalkItem {
     let filesystem = &view.filesystem;
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     let found = filesystem.resolve(top, &join(above, name), Follow::NotLast);
     let record = found.and_then(|location| {
-        let (record, _) = filesystem.salvaged_record(location, FileKind::Directory)?;
+        let (record, lost) = filesystem.salvaged_record(location, FileKind::Directory)?;
         match record.metadata.is_directory() {
-            true => Ok(record),
+            true => Ok((record, lost)),
             false => Err(Error::InodeNotFound { location }),
         }
     });
-    let record = record.unwrap_or_else(|_| InodeRecord::lost_directory(filesystem));
+    let (record, lost) = match record {
+        Ok(known) => known,
+        Err(error) => (InodeRecord::lost_directory(filesystem), Some(error)),
+    };
     let place = (Arc::from(above), name.to_vec());
-    WalkItem::Entry(Box::new(WalkEntry::new(filesystem.clone(), place, record, None)))
+    WalkItem::Entry(Box::new(WalkEntry::new(filesystem.clone(), place, record, lost)))
 }
 
 fn file(view: &View, version: &Version, above: &[u8], name: Vec<u8>) -> WalkItem {

@@ -1,21 +1,22 @@
 //! Versions of files from several states, written to a directory.
 //!
 //! Each state is opened once, the newest first. The extraction is that of `restore`, so that files get
-//! verdicts, temporary names and attributes in the same way.
+//! verdicts, temporary names and attributes in the same way. Directories get their attributes after the
+//! files of all states.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use buttress::salvage::{Identity, Version, ViewOptions, open_state, version_entries};
+use buttress::salvage::{Identity, Version, VersionDirectories, ViewOptions, open_state, version_entries};
 use buttress::{Device, Generation, Logical, Progress, WalkItem};
 
 use super::report::{Judging, LeftOut};
 use crate::context::Context;
 use crate::ending::ends_the_job;
 use crate::extract::{Extractor, Preserve, Review};
-use crate::replacing::Replacing;
+use crate::replacing::{DirectoryFinish, Replacing};
 
 /// The way to write versions.
 pub(crate) struct VersionWriter<'a> {
@@ -46,17 +47,26 @@ impl VersionWriter<'_> {
             let group = by_state.entry(core::cmp::Reverse((root.generation, root.logical)));
             group.or_default().push(version);
         }
+        let mut directories = VersionDirectories::default();
+        let (mut last, mut is_cut) = (None, false);
         for versions in by_state.into_values() {
             let Some(first) = versions.first() else { continue };
             let view = open_state(self.devices, self.identity, &first.state, self.options)?;
             judging.read_from(first.judge(&view), first.state.generation().get());
             let name_of = |version: &Version| self.name_of(version);
-            let items = version_entries(&view, versions, name_of);
-            if self.extract(context, judging, items, progress)? {
-                return Ok(true);
+            let items = version_entries(&view, versions, name_of).inspect(|item| match item {
+                WalkItem::Entry(entry) if entry.metadata().is_directory() => directories.take(entry),
+                _ => {}
+            });
+            is_cut = self.extract(context, judging, items, DirectoryFinish::Later, progress)?;
+            last = Some(view);
+            if is_cut {
+                break;
             }
         }
-        Ok(false)
+        let Some(view) = last else { return Ok(is_cut) };
+        let items = directories.into_items(&view).into_iter();
+        Ok(self.extract(context, judging, items, DirectoryFinish::Now, progress)? || is_cut)
     }
 
     fn name_of(&self, version: &Version) -> Vec<u8> {
@@ -73,6 +83,7 @@ impl VersionWriter<'_> {
         context: &Context,
         judging: &Arc<Judging>,
         items: impl Iterator<Item = WalkItem>,
+        directories: DirectoryFinish,
         progress: &Progress,
     ) -> Result<bool> {
         let review: Arc<dyn Review> = Arc::<Judging>::clone(judging);
@@ -80,7 +91,10 @@ impl VersionWriter<'_> {
             self.directory,
             None,
             self.preserve,
-            self.replacing,
+            Replacing {
+                directories,
+                ..self.replacing
+            },
             context.sources(),
             progress.clone(),
             Some(review),
