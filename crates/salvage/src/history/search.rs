@@ -10,7 +10,7 @@ use crate::view::View;
 use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use buttress_format::{
-    FileKind, InodeItem, InodeNumber, ItemType, Key, ObjectId, RootItem, SubvolumeId, TreeId,
+    FileKind, InodeFlags, InodeItem, InodeNumber, ItemType, Key, ObjectId, RootItem, SubvolumeId, TreeId,
 };
 use buttress_fs::filesystem::root_pointer;
 use buttress_fs::inode::kind_of_mode;
@@ -252,7 +252,7 @@ impl<'a> Search<'a> {
             findings: findings.without_ranges(),
             content: found.content,
             written: found.written,
-            tries: TRIES_MAX,
+            tries: tries_of(metadata.flags),
         });
     }
 
@@ -274,6 +274,10 @@ impl<'a> Search<'a> {
 
     /// Reads versions whose checksums were lost with the checksums of this older state.
     fn try_checksums(&mut self, state: &Reading<'_>) -> Result<()> {
+        // A doubtful state verifies nothing.
+        if state.is_doubtful {
+            return Ok(());
+        }
         let generation = state.view.state.generation();
         for version in &mut self.history.versions {
             let lacks_checksums = version.findings.lacks_proof();
@@ -311,6 +315,14 @@ struct Reading<'a> {
     is_doubtful: bool,
 }
 
+/// Returns the number of states to try for a file. No state has checksums of a file without them.
+const fn tries_of(flags: InodeFlags) -> u32 {
+    match flags.contains(InodeFlags::NODATASUM) {
+        true => 0,
+        false => TRIES_MAX,
+    }
+}
+
 /// Returns the subvolume of a root item, unless it was deleted.
 fn subvolume_of(key: &Key, item: &RootItem) -> Option<SubvolumeId> {
     let id = TreeId::new(key.objectid.get()).as_subvolume();
@@ -340,5 +352,17 @@ fn files_of(leaf: &TreeBlock, inodes: &mut BTreeSet<InodeNumber>) {
         if belongs_to_files && !others.contains(&id) {
             inodes.insert(InodeNumber::new(id.get()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TRIES_MAX, tries_of};
+    use buttress_format::InodeFlags;
+
+    #[test]
+    fn file_without_checksums_is_read_once() {
+        assert_eq!(tries_of(InodeFlags::NODATASUM), 0);
+        assert_eq!(tries_of(InodeFlags::empty()), TRIES_MAX);
     }
 }
