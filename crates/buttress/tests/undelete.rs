@@ -250,3 +250,28 @@ fn directory_keeps_attributes_of_the_newest_state_that_has_them() {
     };
     assert_eq!((found.metadata().mode, found.lost.is_none()), (mode, true));
 }
+
+#[test]
+fn root_that_is_newer_than_the_scan_is_doubtful() {
+    let (device, volume) = volume();
+    let root = volume.root();
+    root.write("first", "text").unwrap();
+    volume.sync().unwrap();
+    let index = indexed(&device);
+    let letter = [7; 50_000];
+    root.write("letter", letter).unwrap();
+    volume.sync().unwrap();
+    let (newer, _) = last_and_older(&states_of(&device, &index));
+    root.remove_file("letter").unwrap();
+    volume.sync().unwrap();
+    let _ = volume.abandon();
+    let (last, _) = last_and_older(&states_of(&device, &index));
+    // A scan that was interrupted by this commit has its root, and no superblock of it.
+    let found = State {
+        origin: Origin::Scan,
+        ..newer
+    };
+    let verdict = |index| of_path(&versions_of(&device, index, &[last, found]), "letter")[0].verdict();
+    assert_eq!(verdict(&index), Verdict::Unverified);
+    assert_eq!(verdict(&indexed(&device)), Verdict::Verified);
+}

@@ -11,6 +11,8 @@
 //! # Invariants
 //!
 //! - A version is verified only if its content matches checksums of a state that has this version.
+//! - A root of the scan that is newer than the superblocks of the scan was not committed then. If an index
+//!   is older than the volume, no file of such a root is verified.
 //! - If a crash interrupted a commit, its generation can have a second root that was never committed.
 //!   No file of such a state is verified: its tree blocks and checksums can be of the other root.
 //!
@@ -20,6 +22,7 @@
 //! only a log tree holds.
 
 mod directories;
+mod doubts;
 mod entries;
 mod leaves;
 mod names;
@@ -33,8 +36,8 @@ use crate::view::{self, ViewOptions};
 use buttress_device::Device;
 use buttress_exact::Exact as _;
 use buttress_fs::Progress;
+use doubts::Doubts;
 use search::Search;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use directories::Directories;
@@ -71,11 +74,7 @@ pub fn history(
     let mut search = Search::new(wanted, newest.as_ref(), progress);
     search.history.newest_error = newest_error;
     search.read_newest()?;
-    let mut generations = HashMap::new();
-    for state in states {
-        let count: &mut u32 = generations.entry(state.generation()).or_default();
-        *count = count.exact_add(1);
-    }
+    let doubts = Doubts::new(states, last.as_ref(), options.index.as_deref());
     for state in states {
         progress.check()?;
         if Some(*state) == last && newest.is_some() {
@@ -85,11 +84,7 @@ pub fn history(
             search.history.unopened = search.history.unopened.exact_add(1);
             continue;
         };
-        let has_rival = generations
-            .get(&state.generation())
-            .is_some_and(|count| *count > 1);
-        let is_newer = last.is_some_and(|last| last.generation() < state.generation());
-        let is_doubtful = state.origin == Origin::Scan && (has_rival || is_newer);
+        let is_doubtful = doubts.concern(state);
         search.read(&view, is_doubtful)?;
     }
     let mut history = search.history;
