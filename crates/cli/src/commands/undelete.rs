@@ -31,10 +31,11 @@ use crate::extract::{Chosen, Preserve};
 use crate::globals::{DEFAULT_CACHE_BYTES, Uses};
 use crate::manual::{Example, example};
 use crate::opening::advised;
-use crate::opening::states::{identity_of, index_of};
+use crate::opening::states::{default_index, identity_of, index_of};
 use crate::progress::Watch;
 use crate::replacing::Replacing;
 use crate::signals::Cancelling;
+use crate::sources::Role;
 use crate::table::Subcommand;
 use crate::target::Target;
 use pattern::{Pattern, Patterns};
@@ -49,13 +50,13 @@ use pattern::{Pattern, Patterns};
 /// and `[…]` match within a name, and `**` across directories. A directory stands for all files below it.
 ///
 /// Exit codes: 0 if each file has a verified version, 1 if one has none or nothing was found, 2 if no
-/// state could be read.
+/// state could be read. With --all, 1 if any version is not verified.
 #[derive(Args, Debug)]
 pub struct Undelete {
     /// Write the newest whole version of each file below this directory
     #[arg(short = 'o', long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// With -o, write all versions, as NAME.gGENERATION
+    /// With -o, write all versions, as NAME.gGENERATION, or NAME.gGENERATION-ROOT for a second root of it
     #[arg(long, requires = "output")]
     all: bool,
     /// With -o, write verified versions only
@@ -110,6 +111,13 @@ impl Subcommand for Undelete {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = Target::parse(&self.image);
+        if target.has_path {
+            let path = target.path.escape_ascii();
+            return Err(usage(format_args!(
+                "{}: give the path {path} as a separate argument",
+                self.image.display()
+            )));
+        }
         let mut patterns = Vec::new();
         for path in &self.paths {
             let pattern = Pattern::new(path.as_bytes());
@@ -147,6 +155,11 @@ impl Undelete {
     ) -> Result<Search<'a>> {
         let image = &target.image;
         let index = index_of(context, image, self.index.as_deref(), devices)?.map(Arc::new);
+        if index.is_some() {
+            let path = self.index.clone();
+            let path = path.unwrap_or_else(|| default_index(image)); // Clamp: the default is the index in use.
+            context.sources().add(&path, Role::Index)?;
+        }
         let (identity, index) = match index {
             Some(index) => (index.identity().clone(), Some(index)),
             None if self.no_scan => (identity_of(image, devices, None, progress)?, None),
@@ -242,7 +255,7 @@ impl Undelete {
             Some(directory) => self.write(context, search, directory, progress)?,
         };
         Ok(match outcome {
-            Outcome::Done if is_missing => Outcome::Negative,
+            Outcome::Done if is_missing || search.history.is_cut => Outcome::Negative,
             other => other,
         })
     }
@@ -277,7 +290,8 @@ impl Undelete {
     ) -> Result<Outcome> {
         let versions = self.chosen(context, &search.history.versions);
         let Some(first) = versions.first() else {
-            return Ok(Outcome::Negative);
+            // `finish` reports paths without a version. Files that were only renamed are not lost.
+            return Ok(Outcome::Done);
         };
         if !directory.exists() {
             std::fs::create_dir(directory).with_context(|| format!("making {}", directory.display()))?;

@@ -43,6 +43,9 @@ fn split(path: &[u8]) -> Option<(Wanted, Vec<u8>)> {
     let Some(number) = names.next() else {
         return Some((Wanted::List, b"/".to_vec()));
     };
+    if !number.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
     let number: u64 = std::str::from_utf8(number).ok()?.parse().ok()?;
     let rest: Vec<&[u8]> = names.collect();
     let mut rest = [b"/", rest.join(&b'/').as_slice()].concat();
@@ -182,13 +185,14 @@ mod tests {
     #[test]
     fn paths_below_generations_name_a_state() {
         let older = |number| Wanted::Older(Generation::new(number));
-        let cases: [(&[u8], Option<(Wanted, &[u8])>); 8] = [
+        let cases: [(&[u8], Option<(Wanted, &[u8])>); 9] = [
             (b"/.generations", Some((Wanted::List, b"/"))),
             (b"/.generations/", Some((Wanted::List, b"/"))),
             (b"/.generations/12", Some((older(12), b"/"))),
             (b"/.generations/12/a/b", Some((older(12), b"/a/b"))),
             (b"//.generations//12//a/", Some((older(12), b"/a/"))),
             (b"/.generations/x/a", None),
+            (b"/.generations/+7/a", None),
             (b"/a/.generations/12", None),
             (b"/", None),
         ];

@@ -333,3 +333,19 @@ fn deleted_files_of_ours_come_back() {
         "{output:?}"
     );
 }
+
+#[test]
+fn path_in_image_argument_and_index_as_report_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, &["mkfs", "-q", "--size", "128M", "ours.img"]);
+    let output = buttress(folder, &["undelete", "ours.img:/home", "letter"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("separate argument"), "{output:?}");
+    done(folder, &["rescue", "scan", "-q", "ours.img"]);
+    let before = fs::read(folder.join("ours.img.scan")).unwrap();
+    let (report, image) = ("ours.img.scan", "ours.img");
+    let output = buttress(folder, &["undelete", "-o", "out", "--report", report, image, "/"]);
+    assert_ne!(output.status.code(), Some(0), "{output:?}");
+    assert!(fs::read(folder.join("ours.img.scan")).unwrap() == before);
+}

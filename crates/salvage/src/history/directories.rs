@@ -20,7 +20,7 @@ impl Directories {
     pub fn take(&mut self, entry: &WalkEntry) {
         let path = entry.path();
         let parts = path.split(|byte| *byte == b'/').map(<[u8]>::to_vec);
-        let parts = parts.filter(|part| !part.is_empty()).collect();
+        let parts: Vec<Vec<u8>> = parts.filter(|part| !part.is_empty()).collect();
         let known = self.records.get(&parts);
         if known.is_none_or(|(_, is_lost)| *is_lost && entry.lost.is_none()) {
             let record = entry.record.clone();

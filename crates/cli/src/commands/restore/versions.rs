@@ -4,7 +4,7 @@
 //! verdicts, temporary names and attributes in the same way. Directories get their attributes after the
 //! files of all states.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +17,9 @@ use crate::context::Context;
 use crate::ending::ends_the_job;
 use crate::extract::{Extractor, Preserve, Review};
 use crate::replacing::{DirectoryFinish, Replacing};
+
+/// The largest number of bytes of a name.
+const NAME_MAX: usize = 255;
 
 /// The way to write versions.
 pub(crate) struct VersionWriter<'a> {
@@ -47,13 +50,14 @@ impl VersionWriter<'_> {
             let group = by_state.entry(core::cmp::Reverse((root.generation, root.logical)));
             group.or_default().push(version);
         }
+        let rivals = self.rivals(by_state.values().flatten().copied());
         let mut directories = VersionDirectories::default();
         let (mut last, mut is_cut) = (None, false);
         for versions in by_state.into_values() {
             let Some(first) = versions.first() else { continue };
             let view = open_state(self.devices, self.identity, &first.state, self.options)?;
             judging.read_from(first.judge(&view), first.state.generation().get());
-            let name_of = |version: &Version| self.name_of(version);
+            let name_of = |version: &Version| self.name_of(version, &rivals);
             let items = version_entries(&view, versions, name_of).inspect(|item| match item {
                 WalkItem::Entry(entry) if entry.metadata().is_directory() => directories.take(entry),
                 _ => {}
@@ -69,13 +73,29 @@ impl VersionWriter<'_> {
         Ok(self.extract(context, judging, items, DirectoryFinish::Now, progress)? || is_cut)
     }
 
-    fn name_of(&self, version: &Version) -> Vec<u8> {
+    /// Returns the versions with the path and generation of an earlier version, by path and root.
+    fn rivals<'v>(&self, versions: impl Iterator<Item = &'v Version>) -> HashSet<(&'v [u8], Logical)> {
+        let (mut known, mut rivals) = (HashSet::new(), HashSet::new());
+        for version in versions.filter(|_| self.numbered) {
+            if !known.insert((version.path.as_slice(), version.generation)) {
+                rivals.insert((version.path.as_slice(), version.state.root.logical));
+            }
+        }
+        rivals
+    }
+
+    fn name_of(&self, version: &Version, rivals: &HashSet<(&[u8], Logical)>) -> Vec<u8> {
         let name = version.path.rsplit(|byte| *byte == b'/').next();
         let name = name.unwrap_or_default(); // Clamp: a path has a last name.
-        match self.numbered {
-            true => [name, format!(".g{}", version.generation).as_bytes()].concat(),
-            false => name.to_vec(),
+        if !self.numbered {
+            return name.to_vec();
         }
+        let root = version.state.root.logical;
+        let root = match rivals.contains(&(version.path.as_slice(), root)) {
+            true => format!("-{root}"),
+            false => String::new(),
+        };
+        numbered(name, &format!(".g{}{root}", version.generation))
     }
 
     fn extract(
@@ -129,5 +149,25 @@ fn report_errors(context: &Context, errors: Vec<anyhow::Error>) {
             Some(_) => context.warn(format_args!("{error:#}")),
             None => context.lost(&error),
         }
+    }
+}
+
+/// Returns a name with a suffix. A name that becomes too long loses its last bytes.
+fn numbered(name: &[u8], suffix: &str) -> Vec<u8> {
+    let room = NAME_MAX.saturating_sub(suffix.len()); // Clamp: a suffix is shorter.
+    let kept: Vec<u8> = name.iter().copied().take(room).collect();
+    [kept.as_slice(), suffix.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbered;
+
+    #[test]
+    fn numbered_name_has_255_bytes_at_most() {
+        assert_eq!(numbered(b"letter", ".g7"), b"letter.g7");
+        let long = numbered(&[b'a'; 255], ".g12345");
+        assert_eq!(long.len(), 255);
+        assert!(long.ends_with(b"a.g12345"));
     }
 }
