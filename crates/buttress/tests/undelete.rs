@@ -96,7 +96,7 @@ fn of_path<'a>(history: &'a History, path: &str) -> Vec<&'a Version> {
 fn file_of_deleted_subvolume_is_not_renamed() {
     let (device, volume) = volume();
     let home = volume.root().create_subvolume("home").unwrap();
-    home.write("letter", [7; 50_000]).unwrap();
+    home.write("letter", vec![7; 50_000]).unwrap();
     volume.sync().unwrap();
     drop(home);
     volume.root().delete_subvolume("home").unwrap();
@@ -258,7 +258,7 @@ fn root_that_is_newer_than_the_scan_is_doubtful() {
     root.write("first", "text").unwrap();
     volume.sync().unwrap();
     let index = indexed(&device);
-    let letter = [7; 50_000];
+    let letter = vec![7; 50_000];
     root.write("letter", letter).unwrap();
     volume.sync().unwrap();
     let (newer, _) = last_and_older(&states_of(&device, &index));

@@ -95,14 +95,12 @@ impl VolumeOptions {
             None => first_identity(devices)?,
         };
         let found = states(devices, identity.fsid, index.as_deref())?;
-        let default = ViewOptions::default();
         let options = ViewOptions {
             // Clamp: without the option, the default budget counts.
-            cache: self.cache.unwrap_or(default.cache),
+            cache: self.cache.unwrap_or(ViewOptions::default().cache),
             rescue: self.rescue,
             degraded: self.degraded,
             index,
-            ..default
         };
         let of_generation: Vec<&State> = found
             .iter()

@@ -80,7 +80,6 @@ impl Subcommand for Generations {
             rescue: globals.rescue(),
             degraded: globals.degraded,
             index,
-            ..ViewOptions::default()
         };
         let mut surveyor = Surveyor::new();
         let mut listing = Listing::start(context)?;

@@ -141,12 +141,13 @@ impl Image {
             ));
         }
         let is_sanitised = self.sanitise > 0;
-        if is_sanitised && !self.with_data.is_empty() && !self.force {
+        let has_contents = is_sanitised && !self.with_data.is_empty();
+        if has_contents && !self.force {
             return Err(usage(
                 "--with-data puts contents into the dump as they are, which -s is to remove; to do both, give --force",
             ));
         }
-        if self.force && !self.restore && !(is_sanitised && !self.with_data.is_empty()) {
+        if self.force && !self.restore && !has_contents {
             return Err(usage("--force needs -r, or -s with --with-data"));
         }
         Ok(())

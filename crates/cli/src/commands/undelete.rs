@@ -176,7 +176,6 @@ impl Undelete {
             rescue: globals.rescue(),
             degraded: globals.degraded,
             index,
-            ..ViewOptions::default()
         };
         let found = history(devices, &identity, &found, &options, patterns, progress);
         let mut history = found.map_err(|error| advised(error.into()))?;

@@ -140,16 +140,16 @@ fn fill(
 /// The content of a file.
 enum Source {
     /// A plain copy ends at the first failure of the reader.
-    Plain(FileReader),
+    Plain(Box<FileReader>),
     /// A restoration gets the rest in damaged pieces.
-    Complete(CompleteReader),
+    Complete(Box<CompleteReader>),
 }
 
 impl Source {
     fn new(reader: FileReader, size: u64, shared: &Shared) -> Self {
         match shared.review {
-            Some(_) => Self::Complete(CompleteReader::new(reader, ByteCount::new(size))),
-            None => Self::Plain(reader),
+            Some(_) => Self::Complete(Box::new(CompleteReader::new(reader, ByteCount::new(size)))),
+            None => Self::Plain(Box::new(reader)),
         }
     }
 

@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn paths_below_generations_name_a_state() {
         let older = |number| Wanted::Older(Generation::new(number));
-        let cases: [(&[u8], Option<(Wanted, &[u8])>); 9] = [
+        type Case = (&'static [u8], Option<(Wanted, &'static [u8])>);
+        let cases: [Case; 9] = [
             (b"/.generations", Some((Wanted::List, b"/"))),
             (b"/.generations/", Some((Wanted::List, b"/"))),
             (b"/.generations/12", Some((older(12), b"/"))),

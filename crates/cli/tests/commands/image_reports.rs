@@ -291,10 +291,10 @@ fn reduced_dump_shows_its_finding() {
     let whole = blocks(&folder.join("a.dump"));
     // The last leaf of the top level.
     let is_file_leaf = |block: &[u8]| block[88..96] == 5_u64.to_le_bytes() && block[100] == 0;
-    let leaves = whole
+    let mut leaves = whole
         .iter()
         .filter(|(at, block)| **at != SUPERBLOCK && is_file_leaf(block));
-    let (_, block) = leaves.last().unwrap();
+    let (_, block) = leaves.next_back().unwrap();
     let bytes = fs::read(folder.join("a.img")).unwrap();
     let at = bytes
         .chunks(4096)

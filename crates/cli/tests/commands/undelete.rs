@@ -166,10 +166,7 @@ fn deleted_files_of_linux_come_back_by_age() {
         assert_eq!(back[ROUNDS - 1], 60 / ROUNDS, "{back:?}");
         return;
     };
-    println!(
-        "| deleted before | written since | {} |",
-        "15 % full | 40 % full | 60 % full | 70 % full"
-    );
+    println!("| deleted before | written since | 15 % full | 40 % full | 60 % full | 70 % full |");
     let bytes: u64 = 2 << 30;
     let tables: Vec<Vec<usize>> = [15, 40, 60, 70]
         .iter()

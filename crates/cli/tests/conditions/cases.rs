@@ -215,6 +215,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.extend(about_streams());
     all.extend(about_volumes());
     all.extend(about_devices());
+    all.extend(about_rescues());
     all.extend(about_quotas());
     all.extend(about_structures());
     all.extend(sessions());
@@ -578,6 +579,12 @@ fn about_devices() -> Vec<Case> {
             answer: SILENT,
             ..look("replace cancel", "{image}", "")
         },
+    ]
+}
+
+/// Properties, overlays, dumps, conversions and rescues.
+fn about_rescues() -> Vec<Case> {
+    vec![
         look("property get", "{image}:/home", "{image}:/no/such/path"),
         Case {
             answer: SILENT,

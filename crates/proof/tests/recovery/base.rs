@@ -202,7 +202,7 @@ fn change(top: &Path, seed: u64, step: u64) -> Result<()> {
     };
     let work = top.join("work");
     if step == 0 {
-        btrfs(&["subvolume", "create"], &[work.clone()])?;
+        btrfs(&["subvolume", "create"], std::slice::from_ref(&work))?;
         for name in ["small", "middle", "large"] {
             std::fs::create_dir(top.join(name))?;
         }

@@ -145,7 +145,7 @@ impl Recovered {
 }
 
 /// Returns the bases of a seed of a row: all plants need their own seed volume.
-fn base_of<'a>(row: Row, seed: u64, bases: &'a BTreeMap<String, Base>) -> Option<&'a Base> {
+fn base_of(row: Row, seed: u64, bases: &BTreeMap<String, Base>) -> Option<&Base> {
     if row != Row::One(Kind::Plant) {
         return bases.get("large");
     }

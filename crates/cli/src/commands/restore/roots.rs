@@ -219,7 +219,6 @@ impl Choice<'_> {
             rescue: self.context.globals().rescue(),
             degraded: true,
             index: index.cloned(),
-            ..ViewOptions::default()
         }
     }
 
