@@ -196,7 +196,7 @@ fn path_of_deep_directory_begins_at_numbered_directory() {
 
 #[test]
 fn missing_device_ends_the_search() {
-    let devices: Vec<Device> = (0..2).map(|_| Device::memory(vec![0; 128 << 20])).collect();
+    let devices: Vec<Device> = (0..2).map(|_| Device::memory(vec![0; 256 << 20])).collect();
     let volume = Volume::create()
         .profiles(Profile::Raid1, Profile::Raid1)
         .on_devices(devices.clone())
