@@ -388,7 +388,7 @@ impl Context {
         let writes = devices.write;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
         let (_, wanted) = generation::bare(image);
-        let generation = self.generation_of(wanted)?;
+        let generation = generation::generation_of(self, wanted)?;
         let is_path = wanted != generation::Wanted::Newest && !writes;
         let bare = images.iter().map(|image| match is_path {
             true => generation::bare(image).0.to_owned(),

@@ -18,7 +18,6 @@ use crate::identity::Identity;
 use crate::index::{BlockIndex, IndexReader};
 use crate::record::Record;
 use crate::scan::format_of;
-use crate::survey::is_inside;
 use buttress_device::Device;
 use buttress_exact::usize_of;
 use buttress_format::node::{BlockFormat, Expectation, TreeBlock};
@@ -171,6 +170,12 @@ impl<'a> IndexedTrees<'a> {
         }
         Ok(walked)
     }
+}
+
+/// Returns whether the last key of a block is before the end that the parent sets.
+pub(crate) fn is_inside(pointer: &BlockPointer, block: &TreeBlock) -> bool {
+    let last = block.item_count().checked_sub(1).and_then(|slot| block.key(slot));
+    last.is_none_or(|last| pointer.end_key.is_none_or(|end| last < end))
 }
 
 /// Returns the devices in the order of the scan: by their uuids, else in the given order.

@@ -14,6 +14,7 @@
 //! File content: a later commit can have overwritten the data of a state whose trees are whole.
 
 use crate::error::Result;
+use crate::indexed::is_inside;
 use crate::view::View;
 use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
@@ -241,12 +242,6 @@ impl Surveyor {
         }
         Ok(counts)
     }
-}
-
-/// Returns whether the last key of a block is before the end that the parent sets.
-pub(crate) fn is_inside(pointer: &BlockPointer, block: &TreeBlock) -> bool {
-    let last = block.item_count().checked_sub(1).and_then(|slot| block.key(slot));
-    last.is_none_or(|last| pointer.end_key.is_none_or(|end| last < end))
 }
 
 /// Appends the root items of a leaf, with the ids of their trees.

@@ -37,7 +37,7 @@ use clap::{Args, ValueEnum};
 use crate::context::{Context, allow_deep_trees};
 use crate::exit::{Outcome, USAGE};
 use crate::manual::{Example, ExitCode, example};
-use crate::opening::Images;
+use crate::opening::{Images, generation};
 use crate::output::json::ArrayWriter;
 use crate::table::Subcommand;
 use compare::Options;
@@ -195,7 +195,7 @@ fn root(context: &Context, images: &mut Images<'_>, argument: &OsStr, one_file_s
             name: argument.to_owned(),
         });
     }
-    let target = context.parsed(argument);
+    let target = generation::parsed(context, argument);
     let opened = images.open(&target.image)?;
     let start = opened
         .locate(&target.path, Follow::All)

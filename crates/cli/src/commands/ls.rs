@@ -19,7 +19,7 @@ use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::opening::Images;
-use crate::opening::generation::Wanted;
+use crate::opening::generation::{self, Wanted};
 use crate::output::json::ArrayWriter;
 use crate::output::time::{Clock, TimeStyle};
 use crate::table::Subcommand;
@@ -265,7 +265,7 @@ impl Ls {
 
 /// Lists the generations of older states as names.
 fn list_states(context: &Context, target: &Target, sink: &mut Sink<'_>) -> Result<()> {
-    for generation in context.generations_at(&target.image)? {
+    for generation in generation::generations_at(context, &target.image)? {
         let name = generation.to_string();
         match sink {
             Sink::Json(array) => {

@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
+use crate::opening::generation;
 use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::output::json::written_file;
 use crate::output::writer_thread::WriterThread;
@@ -78,7 +79,7 @@ impl Subcommand for Tar {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = context.parsed(&self.source);
+        let target = generation::parsed(context, &self.source);
         refuse_terminal(self.file.as_deref(), "an archive")?;
         let (opened, start) = context.open_target(&target, Follow::All)?;
         let out = Destination::open(context, self.file.as_deref())?;

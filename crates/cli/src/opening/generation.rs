@@ -98,83 +98,79 @@ impl Target {
     }
 }
 
-impl Context {
-    /// Parses an argument like [`Target::parse`]. A path in an older state becomes a target in this state.
-    pub(crate) fn parsed(&self, argument: &OsStr) -> Target {
-        self.in_state(Target::parse(argument), None)
-    }
+/// Parses an argument like [`Target::parse`]. A path in an older state becomes a target in this state.
+pub(crate) fn parsed(context: &Context, argument: &OsStr) -> Target {
+    in_state(context, Target::parse(argument), None)
+}
 
-    /// Returns the target in an older state, if its path names one. `opened` is the volume, if it is open.
-    pub(super) fn in_state(&self, target: Target, opened: Option<&Subvolume>) -> Target {
-        let Some((wanted, path)) = split(&target.path).filter(|_| target.has_path) else {
-            return target;
-        };
-        let has_entry = |opened: &Subvolume| opened.locate(DIRECTORY, Follow::NotLast).is_ok();
-        let is_entry = match opened {
-            Some(opened) => has_entry(opened),
-            // A newest state that cannot be opened has no such entry.
-            None => self
-                .quietly_opened(&target.image)
-                .is_ok_and(|opened| has_entry(&opened)),
-        };
-        match is_entry {
-            true => target,
-            false => target.with_state(wanted, path),
+/// Returns the target in an older state, if its path names one. `opened` is the volume, if it is open.
+pub(super) fn in_state(context: &Context, target: Target, opened: Option<&Subvolume>) -> Target {
+    let Some((wanted, path)) = split(&target.path).filter(|_| target.has_path) else {
+        return target;
+    };
+    let has_entry = |opened: &Subvolume| opened.locate(DIRECTORY, Follow::NotLast).is_ok();
+    let is_entry = match opened {
+        Some(opened) => has_entry(opened),
+        // A newest state that cannot be opened has no such entry.
+        None => quietly_opened(context, &target.image).is_ok_and(|opened| has_entry(&opened)),
+    };
+    match is_entry {
+        true => target,
+        false => target.with_state(wanted, path),
+    }
+}
+
+/// Returns the generations of the known states of a volume, the newest first.
+pub(crate) fn generations_at(context: &Context, image: &Path) -> Result<Vec<Generation>> {
+    let (image, _) = bare(image);
+    let devices = match context.present(image)? {
+        Some(present) => devices_of(present.volume()),
+        None => context.open_devices(&[image.to_owned()])?,
+    };
+    let index = states::index_of(context, image, None, &devices)?;
+    let identity = states::identity_of(image, &devices, index.as_ref(), &context.progress())?;
+    let found = buttress::salvage::states(&devices, identity.fsid, index.as_ref())?;
+    let mut generations: Vec<Generation> = found.iter().map(State::generation).collect();
+    generations.dedup();
+    Ok(generations)
+}
+
+/// Opens the newest state of a volume, without notices.
+fn quietly_opened(context: &Context, image: &Path) -> Result<Subvolume> {
+    let devices = context.open_devices(&[image.to_owned()])?;
+    let volume = buttress::Volume::options()
+        .degraded(true)
+        .on_disk()
+        .open_devices(devices)?;
+    context.root_of(&volume)
+}
+
+/// Opens a state of the volume of a place.
+pub(super) fn state_in(context: &Context, place: &Place, wanted: Wanted) -> Result<Subvolume> {
+    let Some(generation) = generation_of(context, wanted)? else {
+        return Ok(place.opened.clone());
+    };
+    let devices = devices_of(place.opened.volume());
+    let options = context.volume_options().generation(generation);
+    let options = states::with_index(context, &place.image, &devices, options, true)?;
+    let opened = options.open_devices(devices);
+    let volume = opened.map_err(|error| states::advised(true, error.into()))?;
+    context.root_of(&volume)
+}
+
+/// Returns the generation that the user asks for: by the name of an image, or by `--generation`.
+pub(super) fn generation_of(context: &Context, wanted: Wanted) -> Result<Option<Generation>> {
+    let given = context.globals().generation.map(Generation::new);
+    match wanted {
+        Wanted::Newest => Ok(given),
+        Wanted::Older(_) if given.is_some() => {
+            let twice = "--generation and a path in /.generations name a state twice";
+            Err(anyhow!(twice)).context(Advice::new("give only one of them"))
         }
-    }
-
-    /// Returns the generations of the known states of a volume, the newest first.
-    pub(crate) fn generations_at(&self, image: &Path) -> Result<Vec<Generation>> {
-        let (image, _) = bare(image);
-        let devices = match self.present(image)? {
-            Some(present) => devices_of(present.volume()),
-            None => self.open_devices(&[image.to_owned()])?,
-        };
-        let index = states::index_of(self, image, None, &devices)?;
-        let identity = states::identity_of(image, &devices, index.as_ref(), &self.progress())?;
-        let found = buttress::salvage::states(&devices, identity.fsid, index.as_ref())?;
-        let mut generations: Vec<Generation> = found.iter().map(State::generation).collect();
-        generations.dedup();
-        Ok(generations)
-    }
-
-    /// Opens the newest state of a volume, without notices.
-    fn quietly_opened(&self, image: &Path) -> Result<Subvolume> {
-        let devices = self.open_devices(&[image.to_owned()])?;
-        let volume = buttress::Volume::options()
-            .degraded(true)
-            .on_disk()
-            .open_devices(devices)?;
-        self.root_of(&volume)
-    }
-
-    /// Opens a state of the volume of a place.
-    pub(super) fn state_in(&self, place: &Place, wanted: Wanted) -> Result<Subvolume> {
-        let Some(generation) = self.generation_of(wanted)? else {
-            return Ok(place.opened.clone());
-        };
-        let devices = devices_of(place.opened.volume());
-        let options = self.volume_options().generation(generation);
-        let options = states::with_index(self, &place.image, &devices, options, true)?;
-        let opened = options.open_devices(devices);
-        let volume = opened.map_err(|error| states::advised(true, error.into()))?;
-        self.root_of(&volume)
-    }
-
-    /// Returns the generation that the user asks for: by the name of an image, or by `--generation`.
-    pub(super) fn generation_of(&self, wanted: Wanted) -> Result<Option<Generation>> {
-        let given = self.globals().generation.map(Generation::new);
-        match wanted {
-            Wanted::Newest => Ok(given),
-            Wanted::Older(_) if given.is_some() => {
-                let twice = "--generation and a path in /.generations name a state twice";
-                Err(anyhow!(twice)).context(Advice::new("give only one of them"))
-            }
-            Wanted::Older(generation) => Ok(Some(generation)),
-            Wanted::List => None.context("/.generations holds states, not files").context(Advice::new(
-                "give the generation of a state, as in IMAGE:/.generations/12/path; `buttress generations IMAGE` lists them",
-            )),
-        }
+        Wanted::Older(generation) => Ok(Some(generation)),
+        Wanted::List => None.context("/.generations holds states, not files").context(Advice::new(
+            "give the generation of a state, as in IMAGE:/.generations/12/path; `buttress generations IMAGE` lists them",
+        )),
     }
 }
 

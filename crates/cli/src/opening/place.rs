@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, anyhow};
 use buttress::{Progress, Subvolume};
 use buttress_mount::volume::{Job, Jobs};
 
-use super::generation::{Wanted, bare};
+use super::generation::{self, Wanted, bare};
 use crate::commands::balance::online::Balances;
 use crate::commands::mount::images::Images;
 use crate::commands::replace::online::Replacements;
@@ -109,9 +109,9 @@ impl Context {
                     image: place.image,
                     has_path: true,
                 };
-                self.in_state(target, Some(&place.opened))
+                generation::in_state(self, target, Some(&place.opened))
             }
-            None => self.parsed(argument),
+            None => generation::parsed(self, argument),
         }
     }
 
@@ -127,7 +127,7 @@ impl Context {
             place.require(image)?;
             return match wanted {
                 Wanted::Newest => Ok(Some(place.opened)),
-                older => self.state_in(&place, older).map(Some),
+                older => generation::state_in(self, &place, older).map(Some),
             };
         }
         self.hand_on(image)?;

@@ -246,7 +246,7 @@ impl<'a> Facts<'a> {
         let fits = |chunk: &Chunk| {
             let mut places: Vec<_> = chunk.stripes.iter().map(place).collect();
             places.sort_unstable();
-            places == wanted && super::layout_of(chunk, extents).is_some()
+            places == wanted && super::evidence::layout_of(chunk, extents).is_some()
         };
         let versions = self.chunk_items.get(&start)?.iter();
         let fitting = versions.filter(|(_, chunk)| fits(chunk));

@@ -7,13 +7,11 @@
 //! no used content: no content then changes its place. With RAID5, `P` is a sum, so it stays right.
 //! `Q` of RAID6 depends on the order, so the module `trials` compares it.
 
-use super::facts::{Facts, Given};
-use super::{ChunkEvidence, Unproven, copies_of, trials};
-use crate::error::Result;
+use super::evidence::{Unproven, copies_of};
+use super::facts::Given;
 use buttress_device::Buffer;
 use buttress_exact::{Exact as _, usize_of};
-use buttress_format::{ByteCount, Chunk, Generation, Logical, Profile, Stripe};
-use buttress_fs::Progress;
+use buttress_format::{ByteCount, Chunk, Generation, Logical, Stripe};
 use buttress_volume::layout::{ChunkOffset, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,11 +36,11 @@ pub(super) struct Order {
     /// Sectors of data with their checksums, by their offsets in the chunk.
     pub(super) sums: BTreeMap<u64, Vec<u8>>,
     /// The offsets of tree blocks in the chunk.
-    blocks: BTreeSet<u64>,
+    pub(super) blocks: BTreeSet<u64>,
 }
 
 /// The largest number of tree blocks that are kept for trials.
-const BLOCKS_MAX: usize = 1 << 10;
+pub(super) const BLOCKS_MAX: usize = 1 << 10;
 
 /// Known groups of stripes.
 #[derive(Clone, Debug, Default)]
@@ -160,14 +158,14 @@ impl Order {
             })
     }
 
-    const fn contradiction(&self) -> Unproven {
+    pub(super) const fn contradiction(&self) -> Unproven {
         Unproven::Contradiction {
             stripes: self.stripes.len(),
         }
     }
 
     /// Returns the groups that the witnesses show. The newest witness of a stripe counts.
-    fn witnesses(&self) -> core::result::Result<Partial, Unproven> {
+    pub(super) fn witnesses(&self) -> Result<Partial, Unproven> {
         let mut needs = vec![self.copies; self.groups()];
         let mut groups = Vec::new();
         for votes in &self.votes {
@@ -190,75 +188,8 @@ impl Order {
         })
     }
 
-    /// Returns the stripes in their order, with the evidence. `used` is the number of used bytes, if
-    /// it is known.
-    pub(super) fn settle(
-        &self,
-        facts: &mut Facts<'_>,
-        used: Option<ByteCount>,
-        progress: &Progress,
-    ) -> Result<core::result::Result<(Vec<Stripe>, ChunkEvidence), Unproven>> {
-        let partial = match self.witnesses() {
-            Ok(partial) => partial,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let rest = partial.rest();
-        let distinct: BTreeSet<usize> = partial.open.iter().copied().collect();
-        if distinct.len() <= 1 {
-            let filled = partial.filled(&rest);
-            if self.layout.has_parity() && !self.has_right_parity(facts, &filled, progress)? {
-                return Ok(Err(self.contradiction()));
-            }
-            return Ok(Ok((self.in_order(&partial, &rest), ChunkEvidence::Content)));
-        }
-        if used == Some(ByteCount::ZERO) {
-            return Ok(Ok((self.in_order(&partial, &rest), ChunkEvidence::Unused)));
-        }
-        let unknown = Unproven::Order { stripes: rest.len() };
-        let Some(used) = facts.used(&(self.start..self.end))? else {
-            return Ok(Err(unknown));
-        };
-        let is_open = |offset: u64| {
-            let spot = self.spot(offset);
-            spot.is_none_or(|spot| distinct.contains(&spot.group))
-        };
-        let sectors = trials::sectors(self.start, &used, facts.sector_bytes);
-        let is_used = sectors.clone().any(is_open);
-        if !is_used && self.layout.profile() != Profile::Raid6 {
-            return Ok(Ok((self.in_order(&partial, &rest), ChunkEvidence::Unused)));
-        }
-        if !self.layout.has_parity() {
-            return Ok(Err(unknown));
-        }
-        let found = trials::consistent(self, facts, &partial, sectors, progress)?;
-        Ok(match found {
-            trials::Found::Order(rest, is_free) => {
-                let evidence = match is_free {
-                    true => ChunkEvidence::Unused,
-                    false => ChunkEvidence::Content,
-                };
-                Ok((self.in_order(&partial, &rest), evidence))
-            }
-            trials::Found::Nothing => Err(self.contradiction()),
-            trials::Found::Unknown => Err(unknown),
-        })
-    }
-
-    /// Returns whether the parity of most witnesses is right. A parity that equals a lost block can be
-    /// taken for the block itself, but then the other rows contradict.
-    fn has_right_parity(
-        &self,
-        facts: &Facts<'_>,
-        groups: &[(usize, usize)],
-        progress: &Progress,
-    ) -> Result<bool> {
-        let offsets = self.blocks.iter().chain(self.sums.keys().take(BLOCKS_MAX));
-        let (right, wrong) = trials::count(self, facts, groups, offsets.copied(), progress)?;
-        Ok(right > wrong)
-    }
-
     /// Returns the stripes by their groups. The stripes of `rest` fill the open groups in order.
-    fn in_order(&self, partial: &Partial, rest: &[usize]) -> Vec<Stripe> {
+    pub(super) fn in_order(&self, partial: &Partial, rest: &[usize]) -> Vec<Stripe> {
         let stripes = partial.filled(rest).into_iter();
         stripes
             .filter_map(|(_, stripe)| self.stripes.get(stripe).copied())

@@ -9,7 +9,7 @@
 //! leaves are read again, and hold only versions that are known already.
 
 use crate::error::Result;
-use crate::survey::is_inside;
+use crate::indexed::is_inside;
 use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use buttress_format::{ByteCount, Generation, Logical};

@@ -15,7 +15,7 @@ use crate::extract::Totals;
 use crate::insert::Inserter;
 use crate::insert::host::{self, HostOptions};
 use crate::insert::volume::{self, VolumeOptions};
-use crate::opening::generation::{Wanted, bare};
+use crate::opening::generation::{self, Wanted, bare};
 use crate::opening::{Images, absolute};
 use crate::progress::Watch;
 use crate::replacing::{into_itself, same_file};
@@ -117,7 +117,7 @@ fn place_of(context: &Context, source: &OsStr, kind: SourceKind) -> Place {
         SourceKind::Host => Place::Host,
         SourceKind::Within => Place::Volume(context.target(source), true),
         SourceKind::Named => {
-            let target = context.parsed(source);
+            let target = generation::parsed(context, source);
             if !target.has_path {
                 return Place::Host;
             }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::{Context as _, Result};
 use buttress::unstable::filesystem_of;
-use buttress::{Follow, InodeNumber, Location};
+use buttress::{Follow, InodeNumber, Location, Volume};
 use clap::Args;
 use serde_json::{Map, Value};
 
@@ -38,8 +38,7 @@ impl Subcommand for InodeResolve {
     fn run(self, context: &Context) -> Result<Outcome> {
         let (opened, place) = context.open_target(&context.target(&self.target), Follow::All)?;
         let location = Location::new(place.subvolume, InodeNumber::new(self.inode));
-        let paths = PathFinder::new(&filesystem_of(opened.volume()))
-            .paths(location)
+        let paths = with_finder(opened.volume(), |finder| finder.paths(location))
             .with_context(|| format!("inode {} of subvolume {}", self.inode, place.subvolume))?;
         if context.json() {
             context.print_json(Self::NAME, paths.iter().map(|path| path_value(path)).collect())?;
@@ -59,4 +58,9 @@ fn path_value(path: &[u8]) -> Value {
     let mut object = Map::new();
     json::insert_name(&mut object, "path", path);
     Value::Object(object)
+}
+
+/// Calls `use_finder` with a finder of paths in a volume.
+pub(crate) fn with_finder<T>(volume: &Volume, use_finder: impl FnOnce(&mut PathFinder<'_>) -> T) -> T {
+    use_finder(&mut PathFinder::new(&filesystem_of(volume)))
 }

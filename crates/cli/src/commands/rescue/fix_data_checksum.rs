@@ -6,11 +6,11 @@ use std::io::{BufRead as _, Write};
 
 use anyhow::{Context as _, Result};
 use buttress::repair::{Mismatch, accept_data, find_mismatches};
-use buttress::unstable::filesystem_of;
 use buttress::{ByteCount, DeviceOptions, Logical, Progress, Volume};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use crate::commands::inspect_internal::inode_resolve::with_finder;
 use crate::commands::inspect_internal::paths::PathFinder;
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -42,7 +42,7 @@ pub struct FixDataChecksum {
     /// Ask for each sector which copy counts; no answer leaves the checksum as it is
     #[arg(short = 'i', long, conflicts_with = "mirror")]
     interactive: bool,
-    /// Compute all wrong checksums from the copy with this number, from 1; if a sector has fewer copies, the numbers begin again
+    /// Compute all wrong checksums from the copy with this number, from 1; if a sector has fewer copies, the numbers count from 1 again
     #[arg(short = 'm', long, value_name = "MIRROR", value_parser = clap::value_parser!(u32).range(1..))]
     mirror: Option<u32>,
     /// The image or device
@@ -125,24 +125,40 @@ impl FixDataChecksum {
         // A signal ends the command while it prints or asks.
         let cancelling = Cancelling::start(progress)?;
         let watch = Watch::start(context, "fix-data-checksum", progress.clone());
-        let (mut wrong, mut repairable) = (Vec::new(), 0_u64);
+        let (mut wrong, mut repairable, mut is_cut) = (Vec::new(), 0_u64, false);
         let surveyed = find_mismatches(volume, progress, &mut |mismatch| {
             match mismatch.has_good_copy() {
                 true => repairable = repairable.saturating_add(1), // Clamp: a count for display.
                 false if wrong.len() < SECTORS_MAX => wrong.push(mismatch),
-                false => {}
+                false => is_cut = true,
             }
         });
         watch.end_as(surveyed.is_ok());
         drop(cancelling);
         surveyed?;
-        let filesystem = filesystem_of(volume);
-        let mut finder = PathFinder::new(&filesystem);
+        anyhow::ensure!(
+            !is_cut,
+            "more than {SECTORS_MAX} sectors have no copy that matches its checksum"
+        );
+        let found = with_finder(volume, |finder| {
+            self.choose(context, volume, finder, (wrong, progress))
+        })?;
+        Ok((found, repairable))
+    }
+
+    /// Finds the files of wrong sectors, and chooses the copies.
+    fn choose(
+        &self,
+        context: &Context,
+        volume: &Volume,
+        finder: &mut PathFinder<'_>,
+        (wrong, progress): (Vec<Mismatch>, &Progress),
+    ) -> Result<Vec<Found>> {
         let mut found = Vec::new();
         let shows = !context.json() && !context.globals().quiet;
         for mismatch in wrong {
             progress.check()?;
-            let paths = paths_of(volume, &mut finder, mismatch.logical);
+            let paths = paths_of(volume, finder, mismatch.logical);
             let mut one = Found {
                 mismatch,
                 paths,
@@ -158,11 +174,11 @@ impl FixDataChecksum {
             };
             found.push(one);
         }
-        Ok((found, repairable))
+        Ok(found)
     }
 }
 
-/// Returns the number of a copy that exists: after the last copy, the numbers begin again.
+/// Returns the number of a copy that exists: after the last copy, the numbers count from 1 again.
 fn wrapped(mirror: u32, copies: u32) -> u32 {
     let from_zero = mirror.saturating_sub(1).checked_rem(copies); // Clamp: the option is at least 1.
     from_zero.map_or(1, |from_zero| from_zero.saturating_add(1)) // Clamp: less than the number of copies.
