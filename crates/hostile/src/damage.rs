@@ -106,7 +106,7 @@ pub enum Part {
 /// The kind of a damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// One of the [plants] for this volume.
+    /// A random one of the [plants] for this volume.
     Plant,
     /// Zeros in place of blocks of a tree.
     Lost(Family, Part),

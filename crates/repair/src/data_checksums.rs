@@ -130,7 +130,7 @@ fn compare(
             let matches = |sector: &[u8]| superblock.checksum_type.compute(sector).as_bytes() == sum;
             let is_right = match bytes {
                 Some(bytes) => bytes.get(first..last).is_some_and(matches),
-                // One unreadable sector fails the read of its range.
+                // An unreadable sector fails the read of its range.
                 None => read(at, sector_bytes, copy).is_some_and(|sector| matches(&sector)),
             };
             if !is_right {

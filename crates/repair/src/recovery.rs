@@ -17,7 +17,8 @@
 //!
 //! - No sound tree block is overwritten. The superblocks are the exception: they name the new tree.
 //! - The whole recovery first runs in memory, with the accounts. It writes only if both succeed.
-//! - A volume with a pending log is refused: the accounts make a commit, and the log belongs to the one before.
+//! - A volume with a pending log is refused: the accounts make a commit, and the log belongs to the
+//!   one before.
 //!
 //! # Crash safety
 //!

@@ -6,7 +6,7 @@
 //!    blocks of the device tree.
 //! 2. Chunk items that survive, in the superblock or in any block of a chunk tree, count if their
 //!    stripes are exactly the device extents.
-//! 3. Else, the block group item gives the type, the profile and the length.
+//! 3. Without such an item, the block group item gives the type, the profile and the length.
 //! 4. The order of stripes of RAID0, RAID10, RAID5 and RAID6 follows from content: a tree block
 //!    states its address, and data matches its checksum at one place only.
 //!

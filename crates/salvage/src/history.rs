@@ -1,11 +1,11 @@
 //! The history of files: versions that the newest state no longer has.
 //!
 //! States are read from the newest to the oldest. Each state costs only the blocks that no newer state
-//! shares (`history/leaves`). An inode with an item in such a leaf may be a version of a file: it is one
+//! shares (`history/leaves`). An inode with an item in such a leaf may be a version of a file. It is one
 //! if neither the newest state nor a newer version has the same content under the same path.
 //!
 //! The content of a version is read once, from the newest state that has it. If checksums of that state
-//! are lost, older states with the same version are asked: the version keeps its extents allocated all
+//! are lost, older states with the same version are asked. The version keeps its extents allocated all
 //! the time, so their checksums describe the same data.
 //!
 //! # Invariants

@@ -59,7 +59,7 @@ pub(super) fn names(key: &Key, data: &[u8]) -> Option<NamePlaces> {
     let layout = layout(key.item_type)?;
     let mut found = NamePlaces::default();
     while let Some(place) = place(&layout, key, data, found.end) {
-        // No entry has an empty name. What follows a wrong length may be a part of a name.
+        // No entry has an empty name. The bytes after a wrong length may be a part of a name.
         let is_empty = place.name.is_empty();
         if is_empty && found.end > 0 {
             break;

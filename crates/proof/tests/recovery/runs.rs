@@ -189,7 +189,7 @@ impl Damaged<'_> {
     }
 }
 
-/// One mount at a time: all copies of a volume have the same uuid.
+/// Mounts run one at a time, because all copies of a volume have the same uuid.
 static MOUNTS: Mutex<()> = Mutex::new(());
 
 /// Mounts a volume through Linux, and calls `work` with the mount point.

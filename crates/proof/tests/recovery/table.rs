@@ -1,8 +1,8 @@
 //! The table: a row for each kind of damage, with the share that each program brings back.
 //!
-//! Each row must have at least the share of btrfs-progs in each column, except for [`BELOW`]. No file that was readable
-//! before a repair may be unreadable after it, and no verified file may have content that no commit
-//! held.
+//! Each row must have at least the share of btrfs-progs in each column, except for [`BELOW`]. No file
+//! that was readable before a repair may be unreadable after it, and no verified file may have content
+//! that no commit held.
 
 use crate::base::{self, Base};
 use crate::judging::{Share, whole};
@@ -89,7 +89,7 @@ impl Row {
     }
 }
 
-/// What the programs brought back from one damaged volume.
+/// The shares that the programs brought back from one damaged volume.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovered {
     volumes: u64,

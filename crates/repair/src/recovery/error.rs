@@ -53,7 +53,7 @@ pub enum Error {
         expected: u64,
     },
     /// The volume has a state that a recovery does not know.
-    #[error("{what}: this version does not recover such a volume")]
+    #[error("this version recovers no volume with {what}")]
     Unsupported {
         /// The state.
         what: &'static str,

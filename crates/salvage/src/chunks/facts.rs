@@ -51,7 +51,8 @@ const EXTENTS_MAX: usize = 1 << 20;
 const VERSIONS_MAX: usize = 16;
 
 impl<'a> Facts<'a> {
-    /// Collects the facts about a state. `scanned` has the devices of the index. Block groups are read when they are needed.
+    /// Collects the facts about a state. `scanned` has the devices of the index. Block groups are read
+    /// when they are needed.
     pub(super) fn collect(
         trees: IndexedTrees<'a>,
         devices: &[Device],
