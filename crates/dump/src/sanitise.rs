@@ -14,7 +14,9 @@
 //!   ([`short_names`]).
 //! - Equal names get equal replacements, so links, snapshots and logs agree.
 //!
-//! Left out: what numbers tell. Hashes of names and checksums of data stay, so a guess can be tested.
+//! Left out: what numbers tell. A hash of a name of five or six bytes has less than two printable
+//! preimages on average, so the name can be computed. Hashes of longer names and checksums of data
+//! stay, too, so a guess can be tested.
 //! Sizes, times, ids, uuids and the shape of the trees stay, too.
 
 mod algebra;
