@@ -110,7 +110,7 @@ impl Survey {
             };
             for place in &names.places {
                 let name = data.get(place.name.clone()).unwrap_or_default();
-                if !items::is_public(owner, name) {
+                if !items::is_public(owner, &item.key, name) {
                     let is_alone = names.places.len() == 1;
                     self.note_name(&item.key, place.directory, name, is_alone);
                 }
@@ -159,7 +159,7 @@ impl Names {
 
     /// Returns the replacement of a name in an item, or `None` if the name stays.
     fn replaced(&self, owner: Option<TreeId>, key: &Key, directory: u64, name: &[u8]) -> Option<Vec<u8>> {
-        if items::is_public(owner, name) {
+        if items::is_public(owner, key, name) {
             return None;
         }
         if name.len() <= short_names::LENGTH_MAX {

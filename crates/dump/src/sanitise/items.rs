@@ -99,9 +99,15 @@ fn place(layout: &Layout, key: &Key, data: &[u8], at: usize) -> Option<NamePlace
 }
 
 /// Returns whether a name says nothing about its volume: the names of directories for themselves,
-/// and the entry of the default subvolume.
-pub(super) fn is_public(owner: Option<TreeId>, name: &[u8]) -> bool {
-    matches!(name, b"." | b"..") || (owner == Some(TreeId::ROOT) && name == b"default")
+/// and the entry of the default subvolume. A subvolume called `default` is not public.
+pub(super) fn is_public(owner: Option<TreeId>, key: &Key, name: &[u8]) -> bool {
+    /// The directory of the root tree.
+    const DIRECTORY: u64 = 6;
+    let is_default = name == b"default"
+        && owner == Some(TreeId::ROOT)
+        && key.item_type == ItemType::DIR_ITEM
+        && key.objectid.get() == DIRECTORY;
+    is_default || matches!(name, b"." | b"..")
 }
 
 /// The treatment of an extended attribute.
@@ -241,6 +247,18 @@ mod tests {
         let empty = names(&key(ItemType::INODE_REF), &data).unwrap();
         assert_eq!((empty.end, empty.places.len()), (10, 1));
         assert!(names(&key(ItemType::INODE_ITEM), &data).is_none());
+    }
+
+    #[test]
+    fn only_the_entry_of_the_default_subvolume_is_public() {
+        let is_public = |object: u64, item_type: ItemType| {
+            let key = Key::new(ObjectId::new(object), item_type, 256);
+            super::is_public(Some(TreeId::ROOT), &key, b"default")
+        };
+        assert!(is_public(6, ItemType::DIR_ITEM));
+        assert!(!is_public(256, ItemType::DIR_ITEM));
+        assert!(!is_public(5, ItemType::ROOT_REF));
+        assert!(!is_public(256, ItemType::ROOT_BACKREF));
     }
 
     #[test]
