@@ -23,7 +23,7 @@ use buttress_fs::{Filesystem, Progress};
 use buttress_tree::ReadAhead;
 use buttress_volume::Volume;
 use buttress_volume::read::ExtentRead;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
 /// Options of [`write()`].
@@ -56,7 +56,8 @@ impl Default for DumpOptions {
 pub struct Dumped {
     /// The number of tree blocks.
     pub blocks: u64,
-    /// The number of blocks of which no copy is readable and has the block's own header.
+    /// The number of blocks that are not in the dump: no copy is readable and has the block's own
+    /// header. In a sanitised dump, also blocks that changed after the choice of names.
     pub unreadable: u64,
     /// The number of bytes of the dump.
     pub bytes: u64,
@@ -85,6 +86,7 @@ pub fn write(
         format: filesystem.volume().block_format(),
         unreadable: 0,
         names: None,
+        surveyed: HashMap::new(),
     };
     let mut chunks = Walk::default();
     chunks.add(superblock.chunk_root.get(), superblock.chunk_root_level);
@@ -195,6 +197,18 @@ struct Source<'a> {
     unreadable: u64,
     /// The replacements of names, in a sanitised dump.
     names: Option<Names>,
+    /// The hash of each block for which `names` has all replacements.
+    surveyed: HashMap<u64, u64>,
+}
+
+/// Returns a hash by which a changed block is found.
+fn digest(bytes: &[u8]) -> u64 {
+    let hash = ChecksumType::Xxhash64.compute(bytes);
+    // Clamp: the hash has eight bytes.
+    hash.as_bytes()
+        .first_chunk()
+        .copied()
+        .map_or(0, u64::from_le_bytes)
 }
 
 impl Source<'_> {
@@ -241,6 +255,7 @@ impl Source<'_> {
             progress.check()?;
             if let Some(bytes) = self.read(*logical) {
                 survey.note(&bytes);
+                self.surveyed.insert(*logical, digest(&bytes));
             }
             progress.advance(0, ByteCount::of(self.node_bytes));
         }
@@ -271,6 +286,11 @@ impl Source<'_> {
                 continue;
             };
             match &self.names {
+                // The survey did not see the names of this block.
+                Some(_) if self.surveyed.get(logical) != Some(&digest(&bytes)) => {
+                    self.unreadable = self.unreadable.exact_add(1);
+                    continue;
+                }
                 Some(names) => names.block(&mut bytes, self.format),
                 None => block::blank(&mut bytes, self.checksum),
             }

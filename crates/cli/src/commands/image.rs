@@ -144,7 +144,7 @@ impl Image {
         if dumped.unreadable > 0 {
             let count = dumped.unreadable;
             context.lost(&anyhow!(
-                "{count} blocks have no readable copy with their own header, and are not in the dump"
+                "{count} blocks have no readable copy with their own header or changed meanwhile, and are not in the dump"
             ));
         }
         if context.json() && !to_stdout {

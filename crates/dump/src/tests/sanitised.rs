@@ -2,8 +2,16 @@
 
 use super::volumes::{NODE_BYTES, made, opened};
 use crate::block;
+use crate::capturing::{DumpOptions, Dumped, write};
+use crate::reading::{DumpItem, DumpReader};
 use crate::sanitise::{Names, Sanitise, Survey};
-use buttress_format::{BlockFormat, ChecksumType, ItemType, Key, ObjectId, TreeId, name_hash};
+use buttress_device::{Backend, Device, Engine};
+use buttress_format::{BlockFormat, ByteCount, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_fs::open::OpenOptions;
+use buttress_fs::{Filesystem, Progress};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex};
 
 const SANITISE: Sanitise = Sanitise {
     secret: [5; 32],
@@ -98,4 +106,105 @@ fn torn_leaf_keeps_no_bytes_under_its_heads() {
         assert!(!has_content(&made), "{key}");
         assert_eq!(block::items(&made).next().unwrap().key, key);
     }
+}
+
+/// A device whose read of each of these places fails once.
+#[derive(Debug)]
+struct FailingOnce {
+    device: Device,
+    places: Mutex<BTreeSet<u64>>,
+}
+
+impl Backend for FailingOnce {
+    fn name(&self) -> &'static str {
+        "failing once"
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    fn read_vectored_at(&self, offset: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+        let mut at = offset;
+        for buffer in buffers {
+            let end = at + buffer.len() as u64;
+            let mut places = self.places.lock().unwrap();
+            if let Some(place) = places.range(at..end).next().copied() {
+                places.remove(&place);
+                return Err(io::Error::other("a bad sector"));
+            }
+            buffer.copy_from_slice(&self.device.read(at, buffer.len()).map_err(io::Error::other)?);
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
+/// Returns the items of a sanitised dump, and the report.
+fn dumped(volume: &Filesystem) -> (Dumped, Vec<DumpItem>) {
+    let options = DumpOptions {
+        sanitise: Some(Sanitise {
+            strict: true,
+            ..SANITISE
+        }),
+        ..DumpOptions::default()
+    };
+    let mut bytes = Vec::new();
+    let dumped = write(volume, &mut bytes, &options, &Progress::new()).unwrap();
+    let mut reader = DumpReader::new(&bytes[..]);
+    let items = core::iter::from_fn(|| reader.next_item().unwrap()).collect();
+    (dumped, items)
+}
+
+#[test]
+fn block_that_the_survey_did_not_read_is_left_out() {
+    let device = made();
+    let (whole, items) = dumped(&opened(&device));
+    let backend = Arc::new(FailingOnce {
+        device: device.clone(),
+        places: Mutex::default(),
+    });
+    let volume = OpenOptions::new(vec![Device::with_backend(backend.clone(), Engine::Inline)])
+        .open()
+        .unwrap();
+    // Neither opening the volume nor listing its blocks reads this tree.
+    let mut blocks = items.iter().skip(1).flat_map(|item| {
+        (item.logical..)
+            .step_by(NODE_BYTES)
+            .zip(item.bytes.chunks(NODE_BYTES))
+    });
+    let (logical, _) = blocks
+        .find(|(_, block)| block::owner(block) == Some(TreeId::DATA_RELOCATION))
+        .unwrap();
+    let places = volume
+        .volume()
+        .map(Logical::new(logical), ByteCount::new(1))
+        .unwrap();
+    *backend.places.lock().unwrap() = places.iter().map(|place| place.physical.get()).collect();
+    let (found, _) = dumped(&volume);
+    assert!(
+        backend.places.lock().unwrap().is_empty(),
+        "the survey failed to read the block"
+    );
+    assert_eq!((found.blocks, found.unreadable), (whole.blocks - 1, 1));
 }
