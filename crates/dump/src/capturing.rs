@@ -260,7 +260,7 @@ impl Source<'_> {
             progress.advance(0, ByteCount::of(self.node_bytes));
         }
         self.unreadable = unreadable;
-        let names = survey.finish();
+        let names = survey.finish(progress)?;
         let kept = names.kept();
         if options.strict && kept > 0 {
             return Err(Error::NamesKept { count: kept });

@@ -30,6 +30,7 @@ mod short_names;
 use crate::block;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockFormat, ItemType, Key, TreeId};
+use buttress_fs::Progress;
 use core::fmt;
 use keyed::Keyed;
 use short_names::{Replacements, ShortNames};
@@ -136,13 +137,16 @@ impl Survey {
     }
 
     /// Chooses the replacements.
-    pub(crate) fn finish(self) -> Names {
-        let replacements = self.short.solve(&self.keyed);
-        Names {
+    ///
+    /// # Errors
+    /// Fails if `progress` is cancelled.
+    pub(crate) fn finish(self, progress: &Progress) -> buttress_fs::Result<Names> {
+        let replacements = self.short.solve(&self.keyed, progress)?;
+        Ok(Names {
             kept: replacements.kept.exact_add(self.kept.len() as u64),
             keyed: self.keyed,
             replacements,
-        }
+        })
     }
 }
 

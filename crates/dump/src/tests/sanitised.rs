@@ -51,7 +51,7 @@ fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
 fn surveyed(blocks: &[&[u8]]) -> Names {
     let mut survey = Survey::new(&SANITISE);
     blocks.iter().for_each(|block| survey.note(block));
-    survey.finish()
+    survey.finish(&Progress::new()).unwrap()
 }
 
 fn sanitised(block: &[u8], format: &BlockFormat) -> Vec<u8> {
