@@ -1,7 +1,7 @@
 //! Sanitised tree blocks.
 //!
 //! A block that passes the tree checker is packed again from its sanitised items, so its unused bytes
-//! are zeros. Of a damaged block, only parts of which the meaning is known stay: the header, heads
+//! are zeros. The same holds for a leaf in which only items fail their checks. Of another damaged block, only parts of which the meaning is known stay: the header, heads
 //! of items inside the block, and data that overlaps nothing. A right checksum is computed again,
 //! and a wrong checksum stays.
 //!
@@ -12,8 +12,8 @@ use super::items::{self, Kept};
 use super::{Names, items::NamePlaces};
 use crate::block::{self, HEAD_BYTES, HEADER_BYTES, POINTER_BYTES, RawItem};
 use buttress_exact::Exact as _;
-use buttress_format::node::BlockProblem;
-use buttress_format::{BlockFormat, Expectation, Key, Logical, TreeBlock, TreeId};
+use buttress_format::node::{BlockProblem, DamagedBlock};
+use buttress_format::{BlockError, BlockFormat, Expectation, Key, Logical, TreeBlock, TreeId};
 use bytes::Bytes;
 
 /// The checks of an item.
@@ -28,9 +28,12 @@ impl Names {
     /// Sanitises a block.
     pub(super) fn sanitise_block(&self, block: &mut [u8], format: &BlockFormat) {
         let is_whole = block::is_whole(block, format.checksum_type);
-        let is_valid = is_whole && is_valid(block, format);
+        let state = match is_whole {
+            true => state(block, format),
+            false => State::Damaged,
+        };
         match block::level(block) {
-            Some(0) if is_valid => self.valid_leaf(block, format),
+            Some(0) if state != State::Damaged => self.ordered_leaf(block, state, format),
             Some(0) => self.damaged_leaf(block, is_whole, format),
             Some(1..=block::LEVEL_MAX) => self.node(block, is_whole, format),
             _ => zero_from(block, HEADER_BYTES),
@@ -43,13 +46,14 @@ impl Names {
         }
     }
 
-    fn valid_leaf(&self, block: &mut [u8], format: &BlockFormat) {
+    /// Sanitises a leaf whose items are in order and do not overlap.
+    fn ordered_leaf(&self, block: &mut [u8], state: State, format: &BlockFormat) {
         let owner = block::owner(block);
         let changed = |item: RawItem| {
-            let mut data = block.get(item.range)?.to_vec();
+            let mut data = block.get(item.range.clone())?.to_vec();
             let checked = Checked {
                 is_whole: true,
-                is_valid: &|_| true,
+                is_valid: &|data| state == State::Valid || is_valid_item(block, &item.key, data, format),
             };
             self.sanitise_item(owner, &item.key, &mut data, &checked);
             // Clamp: an item whose key stays has no other key.
@@ -163,11 +167,29 @@ impl Names {
     }
 }
 
-/// Returns whether a block passes the tree checker.
-fn is_valid(block: &[u8], format: &BlockFormat) -> bool {
-    let expected = block::address(block).map(|address| Expectation::at(Logical::new(address)));
-    expected
-        .is_some_and(|expected| TreeBlock::check(Bytes::copy_from_slice(block), format, &expected).is_ok())
+/// The result of the tree checker for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Valid,
+    /// Only data of items fails its checks. Keys and places of all items are right.
+    InvalidItems,
+    Damaged,
+}
+
+fn state(block: &[u8], format: &BlockFormat) -> State {
+    let Some(address) = block::address(block) else {
+        return State::Damaged;
+    };
+    let expected = Expectation::at(Logical::new(address));
+    let found = TreeBlock::inspect(Bytes::copy_from_slice(block), format, &expected);
+    let is_item = |failure: &BlockError| matches!(failure.problem, BlockProblem::Item { .. });
+    match found.failures.len() {
+        0 => State::Valid,
+        // The checks end at this number.
+        DamagedBlock::MAX_FAILURES.. => State::Damaged,
+        _ if found.failures.iter().all(is_item) => State::InvalidItems,
+        _ => State::Damaged,
+    }
 }
 
 /// Returns whether the tree checker accepts an item as the only one of its leaf.

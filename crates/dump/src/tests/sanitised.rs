@@ -6,7 +6,10 @@ use crate::capturing::{DumpOptions, Dumped, write};
 use crate::reading::{DumpItem, DumpReader};
 use crate::sanitise::{Names, Sanitise, Survey};
 use buttress_device::{Backend, Device, Engine};
-use buttress_format::{BlockFormat, ByteCount, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_format::{
+    BlockFormat, ByteCount, ChecksumType, Expectation, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId,
+    name_hash,
+};
 use buttress_fs::open::OpenOptions;
 use buttress_fs::{Filesystem, Progress};
 use std::collections::BTreeSet;
@@ -207,4 +210,39 @@ fn block_that_the_survey_did_not_read_is_left_out() {
         "the survey failed to read the block"
     );
     assert_eq!((found.blocks, found.unreadable), (whole.blocks - 1, 1));
+}
+
+/// Returns a directory item with an entry of this name.
+fn entry(name: &[u8]) -> (Key, Vec<u8>) {
+    let mut data = vec![0; 30];
+    data[..8].copy_from_slice(&300_u64.to_le_bytes());
+    data[8] = ItemType::INODE_ITEM.0;
+    data[17] = 1;
+    data[27] = name.len() as u8;
+    data[29] = 1;
+    data.extend_from_slice(name);
+    (key(DIRECTORY, ItemType::DIR_ITEM, name_hash(name).into()), data)
+}
+
+#[test]
+fn leaf_with_an_invalid_item_stays_in_order() {
+    let format = format();
+    let mut items: Vec<(Key, Vec<u8>)> = (b'a'..=b'z').map(|letter| entry(&[letter])).collect();
+    items.extend([entry(b"ab"), entry(b"a longer name")]);
+    // No mode has all bits.
+    items.push((key(DIRECTORY, ItemType::INODE_ITEM, 0), vec![0xff; 160]));
+    items.sort_by_key(|(key, _)| *key);
+    let old = leaf(&format, TreeId::FS, &items);
+    let problems = |block: &[u8]| {
+        let expected = Expectation::at(Logical::new(block::address(block).unwrap()));
+        let found = TreeBlock::inspect(block.to_vec().into(), &format, &expected);
+        let problems = found.failures.iter().map(|failure| failure.problem.to_string());
+        problems.collect::<Vec<_>>()
+    };
+    let before = problems(&old);
+    assert!(!before.is_empty() && before.iter().all(|problem| problem.starts_with("slot 0")));
+    let made = sanitised(&old, &format);
+    assert_eq!(problems(&made), before);
+    let keys = |block: &[u8]| block::items(block).map(|item| item.key).collect::<Vec<_>>();
+    assert!(keys(&made) != keys(&old), "short names move");
 }
