@@ -35,7 +35,7 @@ impl Names {
         match block::level(block) {
             Some(0) if state != State::Damaged => self.ordered_leaf(block, state, format),
             Some(0) => self.damaged_leaf(block, is_whole, format),
-            Some(1..=block::LEVEL_MAX) => self.node(block, is_whole, format),
+            Some(1..=block::LEVEL_MAX) => self.node(block, is_whole, state, format),
             _ => zero_from(block, HEADER_BYTES),
         }
         if is_whole {
@@ -106,7 +106,10 @@ impl Names {
         }
     }
 
-    fn node(&self, block: &mut [u8], is_whole: bool, format: &BlockFormat) {
+    /// Sanitises a node. Of pointers that nothing explains, only the first stays in a damaged node with a
+    /// right checksum: if the level is wrong, the pointers are heads and data of items.
+    fn node(&self, block: &mut [u8], is_whole: bool, state: State, format: &BlockFormat) {
+        let mut keeps_implausible = is_whole;
         let places = block::pointers(block);
         let end = places
             .last()
@@ -115,7 +118,9 @@ impl Names {
             let sector_bytes = u64::from(format.sector_bytes);
             let is_plausible = pointer.address.checked_rem(sector_bytes) == Some(0)
                 && pointer.generation <= format.generation_limit().get();
-            if !is_whole && !is_plausible {
+            let stays = is_plausible || keeps_implausible;
+            keeps_implausible &= is_plausible || state == State::Valid;
+            if !stays {
                 let place = pointer.at..pointer.at.exact_add(POINTER_BYTES);
                 block.get_mut(place).unwrap_or_default().fill(0);
             } else if let Some(key) = self.replacements.key(&pointer.key) {

@@ -246,3 +246,29 @@ fn leaf_with_an_invalid_item_stays_in_order() {
     let keys = |block: &[u8]| block::items(block).map(|item| item.key).collect::<Vec<_>>();
     assert!(keys(&made) != keys(&old), "short names move");
 }
+
+#[test]
+fn leaf_with_the_level_of_a_node_keeps_no_names() {
+    let format = format();
+    let mut items: Vec<(Key, Vec<u8>)> = (0..200_u32)
+        .map(|number| entry(format!("a name of the {number:4}th file").as_bytes()))
+        .collect();
+    items.sort_by_key(|(key, _)| *key);
+    let mut old = leaf(&format, TreeId::FS, &items);
+    old[100] = 1;
+    block::seal(&mut old, format.checksum_type);
+    let has_names = |block: &[u8]| {
+        block
+            .windows(9)
+            .any(|window| window == b"th fileth" || window == b"name of t")
+    };
+    // The pointers end after the first data.
+    let (heads_end, pointers_end) = (101 + 200 * 25, 101 + 200 * 33);
+    let data_start = NODE_BYTES - items.iter().map(|(_, data)| data.len()).sum::<usize>();
+    assert!(
+        heads_end < data_start && data_start < pointers_end,
+        "{data_start}"
+    );
+    assert!(has_names(&old[..pointers_end]));
+    assert!(!has_names(&sanitised(&old, &format)));
+}
