@@ -13,7 +13,7 @@ use super::{Names, items::NamePlaces};
 use crate::block::{self, HEAD_BYTES, HEADER_BYTES, POINTER_BYTES, RawItem};
 use buttress_exact::Exact as _;
 use buttress_format::node::{BlockProblem, DamagedBlock};
-use buttress_format::{BlockError, BlockFormat, Expectation, Key, Logical, TreeBlock, TreeId};
+use buttress_format::{BlockError, BlockFormat, Expectation, ItemType, Key, Logical, TreeBlock, TreeId};
 use bytes::Bytes;
 
 /// The checks of an item.
@@ -148,12 +148,29 @@ impl Names {
             Kept::First(bytes) => bytes,
         };
         zero_from(data, kept);
+        self.sanitise_copied_key(key, data);
         let unchecked = match checked.is_whole {
             true => &[],
             false => items::unchecked_fields(key),
         };
         for field in items::unused_fields(key).iter().chain(unchecked) {
             data.get_mut(field.clone()).unwrap_or_default().fill(0);
+        }
+    }
+
+    /// Changes a key that is a copy of another item's key. A hash of an old short name is the name.
+    fn sanitise_copied_key(&self, key: &Key, data: &mut [u8]) {
+        let Some(at) = items::copied_key(key, data) else {
+            return;
+        };
+        let Some(copied) = block::key(data, at) else {
+            return;
+        };
+        if let Some(new) = self.replacements.key(&copied) {
+            block::set_key_offset(data, at, new.offset);
+        } else if key.item_type == ItemType::EXTENT_ITEM && items::is_hashed(copied.item_type) {
+            // Linux reads the block for its key. The progress of a deletion has readers, and stays.
+            block::set_key_offset(data, at, 0);
         }
     }
 

@@ -210,6 +210,28 @@ pub(super) fn unchecked_fields(key: &Key) -> &'static [Range<usize>] {
     }
 }
 
+/// Returns whether the offset of keys of this type is a hash of a name.
+pub(super) const fn is_hashed(item_type: ItemType) -> bool {
+    matches!(
+        item_type,
+        ItemType::DIR_ITEM | ItemType::XATTR_ITEM | ItemType::INODE_EXTREF
+    )
+}
+
+/// Returns the place of a copied key in an item: the first key of a tree block when the block was
+/// allocated, or the progress of a deletion. Nothing updates the copy if names change.
+pub(super) fn copied_key(key: &Key, data: &[u8]) -> Option<usize> {
+    const FLAGS_AT: usize = 16;
+    const IS_TREE_BLOCK: u8 = 2;
+    const FIRST_KEY: usize = 24;
+    const DROP_PROGRESS: usize = 220;
+    match key.item_type {
+        ItemType::EXTENT_ITEM if data.get(FLAGS_AT)? & IS_TREE_BLOCK != 0 => Some(FIRST_KEY),
+        ItemType::ROOT_ITEM => Some(DROP_PROGRESS),
+        _ => None,
+    }
+}
+
 /// Returns the fields of an item that nothing uses. In logs, Linux leaves other bytes of the leaf in
 /// them, such as content of a file.
 pub(super) fn unused_fields(key: &Key) -> &'static [Range<usize>] {
@@ -251,14 +273,14 @@ mod tests {
 
     #[test]
     fn only_the_entry_of_the_default_subvolume_is_public() {
-        let is_public = |object: u64, item_type: ItemType| {
+        let stays = |object: u64, item_type: ItemType| {
             let key = Key::new(ObjectId::new(object), item_type, 256);
-            super::is_public(Some(TreeId::ROOT), &key, b"default")
+            is_public(Some(TreeId::ROOT), &key, b"default")
         };
-        assert!(is_public(6, ItemType::DIR_ITEM));
-        assert!(!is_public(256, ItemType::DIR_ITEM));
-        assert!(!is_public(5, ItemType::ROOT_REF));
-        assert!(!is_public(256, ItemType::ROOT_BACKREF));
+        assert!(stays(6, ItemType::DIR_ITEM));
+        assert!(!stays(256, ItemType::DIR_ITEM));
+        assert!(!stays(5, ItemType::ROOT_REF));
+        assert!(!stays(256, ItemType::ROOT_BACKREF));
     }
 
     #[test]

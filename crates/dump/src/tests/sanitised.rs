@@ -34,10 +34,7 @@ fn leaf(format: &BlockFormat, owner: TreeId, items: &[(Key, Vec<u8>)]) -> Vec<u8
     let root = volume.superblock().root.get();
     let at = volume
         .volume()
-        .map(
-            buttress_format::Logical::new(root),
-            buttress_format::ByteCount::new(1),
-        )
+        .map(Logical::new(root), ByteCount::new(1))
         .unwrap();
     let mut leaf = device.read(at[0].physical.get(), NODE_BYTES).unwrap().to_vec();
     leaf[88..96].copy_from_slice(&owner.get().to_le_bytes());
@@ -271,4 +268,35 @@ fn leaf_with_the_level_of_a_node_keeps_no_names() {
     );
     assert!(has_names(&old[..pointers_end]));
     assert!(!has_names(&sanitised(&old, &format)));
+}
+
+#[test]
+fn copied_keys_have_no_hash_of_a_short_name() {
+    let format = format();
+    let mut entries = [entry(b"a"), entry(b"ab")];
+    entries.sort_by_key(|(key, _)| *key);
+    let names = leaf(&format, TreeId::FS, &entries);
+    let (present, deleted) = (entry(b"ab").0, entry(b"gone").0);
+    let block_item = |address: u64, first: &Key| {
+        let mut data = vec![0; 51];
+        data[0] = 1;
+        data[8] = 1;
+        data[16] = 2;
+        block::set_key(&mut data, 24, first);
+        data[42] = ItemType::TREE_BLOCK_REF.0;
+        data[43] = 5;
+        (key(address, ItemType::EXTENT_ITEM, NODE_BYTES as u64), data)
+    };
+    let items = [block_item(1 << 20, &present), block_item(2 << 20, &deleted)];
+    let extents = leaf(&format, TreeId::EXTENT, &items);
+    let chosen = surveyed(&[&names, &extents]);
+    let (mut made_names, mut made) = (names.clone(), extents.clone());
+    chosen.block(&mut made_names, &format);
+    chosen.block(&mut made, &format);
+    let copied: Vec<Key> = block::items(&made)
+        .map(|item| block::key(&made[item.range], 24).unwrap())
+        .collect();
+    assert_eq!(copied.len(), 2);
+    assert!(copied[0] != present && block::items(&made_names).any(|item| item.key == copied[0]));
+    assert_eq!(copied[1], key(DIRECTORY, ItemType::DIR_ITEM, 0));
 }
