@@ -111,7 +111,7 @@ pub fn write(
     others.dedup();
     let bytes = ByteCount::of(others.len().exact_mul(source.node_bytes));
     if let Some(sanitise) = &options.sanitise {
-        progress.expect(ByteCount::new(bytes.get().exact_mul(2)));
+        progress.expect(ByteCount::new(bytes.get().exact_mul(3)));
         dumped.kept_names = source.survey([&chunks, &others], sanitise, progress)?;
     } else {
         progress.expect(bytes);
@@ -254,8 +254,21 @@ impl Source<'_> {
         for logical in addresses.into_iter().flatten() {
             progress.check()?;
             if let Some(bytes) = self.read(*logical) {
-                survey.note(&bytes);
+                survey.note_names(&bytes);
                 self.surveyed.insert(*logical, digest(&bytes));
+            }
+            progress.advance(0, ByteCount::of(self.node_bytes));
+        }
+        for logical in addresses.into_iter().flatten() {
+            progress.check()?;
+            match self.read(*logical) {
+                Some(bytes) if self.surveyed.get(logical) == Some(&digest(&bytes)) => {
+                    survey.note_keys(&bytes);
+                }
+                // The copy leaves this block out.
+                _ => {
+                    self.surveyed.remove(logical);
+                }
             }
             progress.advance(0, ByteCount::of(self.node_bytes));
         }

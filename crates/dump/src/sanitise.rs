@@ -53,7 +53,8 @@ impl fmt::Debug for Sanitise {
     }
 }
 
-/// The first pass: gathers the names whose replacements depend on other names.
+/// The first two passes: the first gathers names whose replacements depend on other names, and the
+/// second gathers these other names.
 #[derive(Debug)]
 pub(crate) struct Survey {
     keyed: Keyed,
@@ -94,17 +95,13 @@ impl Survey {
         }
     }
 
-    /// Notes the names and keys of a block.
-    pub(crate) fn note(&mut self, bytes: &[u8]) {
+    /// Notes the names of a block, in the first pass.
+    pub(crate) fn note_names(&mut self, bytes: &[u8]) {
         if block::level(bytes) != Some(0) {
-            let pointers = block::pointers(bytes);
-            return pointers
-                .iter()
-                .for_each(|pointer| self.short.note_key(&pointer.key, true));
+            return;
         }
         let owner = block::owner(bytes);
-        for (slot, item) in block::items(bytes).enumerate() {
-            self.short.note_key(&item.key, slot == 0);
+        for item in block::items(bytes) {
             let data = bytes.get(item.range).unwrap_or_default();
             let Some(names) = items::names(&item.key, data) else {
                 continue;
@@ -114,6 +111,28 @@ impl Survey {
                 if !items::is_public(owner, &item.key, name) {
                     let is_alone = names.places.len() == 1;
                     self.note_name(&item.key, place.directory, name, is_alone);
+                }
+            }
+        }
+    }
+
+    /// Notes the keys of a block, in the second pass.
+    pub(crate) fn note_keys(&mut self, bytes: &[u8]) {
+        if block::level(bytes) != Some(0) {
+            for pointer in block::pointers(bytes) {
+                self.short.note_key(&pointer.key, true);
+            }
+            return;
+        }
+        for (slot, item) in block::items(bytes).enumerate() {
+            if !self.short.note_key(&item.key, slot == 0) {
+                continue;
+            }
+            let data = bytes.get(item.range).unwrap_or_default();
+            // Clamp: items without names have no long names.
+            for place in items::names(&item.key, data).unwrap_or_default().places {
+                if place.name.len() > short_names::LENGTH_MAX {
+                    self.short.note_long_name(&item.key, place.directory);
                 }
             }
         }

@@ -3,8 +3,9 @@
 //! No other name of at most four bytes has the hash of such a name, so its keys change. Keys lead the
 //! walk of every tree, so a changed key must stay in its leaf, in each version of the tree:
 //!
-//! 1. A first pass over all blocks gathers the hashes of each directory, and its *borders*: the hashes
-//!    of the first items of leaves. The same holds for the `INODE_EXTREF` items of an inode.
+//! 1. A first pass over all blocks gathers the short names. A second pass gathers the hashes of their
+//!    directories, and the *borders*: the hashes of the first items of leaves. The same holds for the
+//!    `INODE_EXTREF` items of an inode.
 //! 2. A hash that is no border stays between its neighbouring borders. Its leaf is sorted again.
 //! 3. A hash at a border moves up, at most half of the way to the next hash. Other hashes stay above
 //!    that half. The keys in parent nodes change with it.
@@ -13,10 +14,11 @@
 //! The choice depends on the inode number of the directory and on the name, so all snapshots, logs and
 //! items of a name agree.
 //!
-//! Memory: 4 bytes for each directory entry, and some 100 bytes for each short name.
+//! Memory: some 300 bytes for each short name, and 4 bytes for each entry of a directory with a short
+//! name.
 //!
 //! Left out: a name for which no replacement fits stays. So do a short name whose item it shares with
-//! a longer name of the same hash, and a name with `INODE_EXTREF` items of too many inodes.
+//! a longer name of the same hash in any tree, and a name with `INODE_EXTREF` items of too many inodes.
 
 use super::algebra::{NAME_STATE, short_name, steps};
 use super::alphabet::Alphabet;
@@ -145,7 +147,7 @@ impl ShortName {
 struct Uses {
     /// The inodes with an `INODE_EXTREF` of this name.
     extrefs: BTreeSet<u64>,
-    /// Whether the name shares an item with another name.
+    /// Whether the name shares an item, or the key of an item in another tree, with another name.
     is_shared: bool,
 }
 
@@ -168,27 +170,59 @@ fn group_of(key: &Key) -> GroupId {
 }
 
 impl ShortNames {
-    /// Notes the key of an item. `is_border` says whether the item is the first of its leaf.
-    pub(super) fn note_key(&mut self, key: &Key, is_border: bool) {
+    /// Notes the key of an item, after all names. `is_border` says whether the item is the first of
+    /// its leaf. Returns whether the key is in the group of a short name.
+    pub(super) fn note_key(&mut self, key: &Key, is_border: bool) -> bool {
         let (true, Ok(hash)) = (is_hashed(key), u32::try_from(key.offset)) else {
-            return;
+            return false;
         };
-        let group = self.groups.entry(group_of(key)).or_default();
+        let Some(group) = self.groups.get_mut(&group_of(key)) else {
+            return false;
+        };
         group.add(hash);
         if is_border {
             group.borders.insert(hash);
         }
+        true
     }
 
-    /// Notes a name in the item with this key. `is_alone` says whether the item has no other name.
+    /// Notes that an item with this key has a name that is not short, after all names.
+    pub(super) fn note_long_name(&mut self, key: &Key, directory: u64) {
+        let Ok(hash) = u32::try_from(key.offset) else {
+            return;
+        };
+        for length in 1..=LENGTH_MAX {
+            let mut short = ShortName {
+                directory,
+                // Clamp: a short name has at most four bytes.
+                length: u8::try_from(length).unwrap_or(0),
+                bytes: [0; LENGTH_MAX],
+            };
+            let Some(bytes) = short_name(short.state(&group_of(key)), hash, length) else {
+                continue;
+            };
+            short.bytes = bytes;
+            if let Some(uses) = self.names.get_mut(&short) {
+                uses.is_shared = true;
+            }
+        }
+    }
+
+    /// Notes a short name in the item with this key. `is_alone` says whether the item has no other name.
     pub(super) fn note_name(&mut self, key: &Key, directory: u64, name: &[u8], is_alone: bool) {
         let Some(short) = ShortName::new(directory, name) else {
             return;
         };
+        let entries = GroupId {
+            object: directory,
+            item_type: ItemType::DIR_ITEM.0,
+        };
+        self.groups.entry(entries).or_default();
         let uses = self.names.entry(short).or_default();
         uses.is_shared |= is_hashed(key) && !is_alone;
         if key.item_type == ItemType::INODE_EXTREF {
             uses.extrefs.insert(key.objectid.get());
+            self.groups.entry(group_of(key)).or_default();
         }
     }
 

@@ -50,7 +50,8 @@ fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
 /// Returns names that a survey of these blocks chooses.
 fn surveyed(blocks: &[&[u8]]) -> Names {
     let mut survey = Survey::new(&SANITISE);
-    blocks.iter().for_each(|block| survey.note(block));
+    blocks.iter().for_each(|block| survey.note_names(block));
+    blocks.iter().for_each(|block| survey.note_keys(block));
     survey.finish(&Progress::new()).unwrap()
 }
 

@@ -15,9 +15,11 @@ fn noted(names: &[Vec<u8>], leaf_items: usize) -> (ShortNames, Vec<Vec<u8>>) {
     let mut noted = ShortNames::default();
     let mut ordered = names.to_vec();
     ordered.sort_by_key(|name| name_hash(name));
+    for name in &ordered {
+        noted.note_name(&key(name), DIRECTORY, name, true);
+    }
     for (number, name) in ordered.iter().enumerate() {
         noted.note_key(&key(name), number % leaf_items == 0);
-        noted.note_name(&key(name), DIRECTORY, name, true);
     }
     (noted, ordered)
 }
@@ -80,13 +82,13 @@ fn name_without_a_place_stays_and_counts() {
     // Each letter is the first item of a leaf and its neighbours are close.
     let mut noted = ShortNames::default();
     let hash = name_hash(b"a");
+    noted.note_name(&key(b"a"), DIRECTORY, b"a", true);
     for offset in [hash, hash + 1] {
         noted.note_key(
             &Key::new(ObjectId::new(DIRECTORY), ItemType::DIR_ITEM, offset),
             true,
         );
     }
-    noted.note_name(&key(b"a"), DIRECTORY, b"a", true);
     let found = noted
         .solve(&Keyed::new(&[5; SECRET_BYTES]), &Progress::new())
         .unwrap();
@@ -102,10 +104,10 @@ fn extrefs_of_a_name_move_with_it() {
         ItemType::INODE_EXTREF,
         extref_hash(parent, b"ab"),
     );
-    noted.note_key(&key(b"ab"), false);
-    noted.note_key(&extref, false);
     noted.note_name(&key(b"ab"), DIRECTORY, b"ab", true);
     noted.note_name(&extref, DIRECTORY, b"ab", true);
+    assert!(noted.note_key(&key(b"ab"), false));
+    assert!(noted.note_key(&extref, false));
     let found = noted
         .solve(&Keyed::new(&[5; SECRET_BYTES]), &Progress::new())
         .unwrap();
@@ -117,8 +119,8 @@ fn extrefs_of_a_name_move_with_it() {
 #[test]
 fn name_that_shares_its_item_stays() {
     let mut noted = ShortNames::default();
-    noted.note_key(&key(b"ab"), false);
     noted.note_name(&key(b"ab"), DIRECTORY, b"ab", false);
+    noted.note_key(&key(b"ab"), false);
     assert_eq!(
         noted
             .solve(&Keyed::new(&[5; SECRET_BYTES]), &Progress::new())
@@ -135,12 +137,12 @@ fn crowded(count: u32) -> ShortNames {
         let directory = u64::from(number) + 1000;
         let name = [b'a', b'a' + (number % 26) as u8, b'b'];
         let hash = name_hash(&name);
+        let key = Key::new(ObjectId::new(directory), ItemType::DIR_ITEM, hash);
+        noted.note_name(&key, directory, &name, true);
         for offset in [hash, hash + 1] {
             let key = Key::new(ObjectId::new(directory), ItemType::DIR_ITEM, offset);
             noted.note_key(&key, true);
         }
-        let key = Key::new(ObjectId::new(directory), ItemType::DIR_ITEM, hash);
-        noted.note_name(&key, directory, &name, true);
     }
     noted
 }
@@ -170,6 +172,28 @@ fn name_of_many_inodes_stays() {
         let extref = Key::new(ObjectId::new(400 + inode), ItemType::INODE_EXTREF, 7);
         noted.note_name(&extref, DIRECTORY, b"ab", true);
     }
+    let found = noted.solve(&Keyed::new(&[5; SECRET_BYTES]), &Progress::new());
+    assert_eq!(found.unwrap().kept, 1);
+}
+
+#[test]
+fn directories_without_short_names_take_no_memory() {
+    let mut noted = ShortNames::default();
+    noted.note_name(&key(b"ab"), DIRECTORY, b"ab", true);
+    for object in 0..1_000_000_u64 {
+        for item_type in [ItemType::DIR_ITEM, ItemType::INODE_EXTREF] {
+            noted.note_key(&Key::new(ObjectId::new(object), item_type, 7), false);
+        }
+    }
+    assert_eq!(noted.groups.len(), 1);
+}
+
+#[test]
+fn name_whose_key_has_a_long_name_in_another_tree_stays() {
+    let mut noted = ShortNames::default();
+    noted.note_name(&key(b"ab"), DIRECTORY, b"ab", true);
+    assert!(noted.note_key(&key(b"ab"), false));
+    noted.note_long_name(&key(b"ab"), DIRECTORY);
     let found = noted.solve(&Keyed::new(&[5; SECRET_BYTES]), &Progress::new());
     assert_eq!(found.unwrap().kept, 1);
 }
