@@ -99,9 +99,15 @@ fn place(layout: &Layout, key: &Key, data: &[u8], at: usize) -> Option<NamePlace
 }
 
 /// Returns whether a name says nothing about its volume: the names of directories for themselves,
-/// and the entry of the default subvolume.
-pub(super) fn is_public(owner: Option<TreeId>, name: &[u8]) -> bool {
-    matches!(name, b"." | b"..") || (owner == Some(TreeId::ROOT) && name == b"default")
+/// and the entry of the default subvolume. A subvolume called `default` is not public.
+pub(super) fn is_public(owner: Option<TreeId>, key: &Key, name: &[u8]) -> bool {
+    /// The directory of the root tree.
+    const DIRECTORY: u64 = 6;
+    let is_default = name == b"default"
+        && owner == Some(TreeId::ROOT)
+        && key.item_type == ItemType::DIR_ITEM
+        && key.objectid.get() == DIRECTORY;
+    is_default || matches!(name, b"." | b"..")
 }
 
 /// The treatment of an extended attribute.
@@ -204,6 +210,28 @@ pub(super) fn unchecked_fields(key: &Key) -> &'static [Range<usize>] {
     }
 }
 
+/// Returns whether the offset of keys of this type is a hash of a name.
+pub(super) const fn is_hashed(item_type: ItemType) -> bool {
+    matches!(
+        item_type,
+        ItemType::DIR_ITEM | ItemType::XATTR_ITEM | ItemType::INODE_EXTREF
+    )
+}
+
+/// Returns the place of a copied key in an item: the first key of a tree block when the block was
+/// allocated, or the progress of a deletion. Nothing updates the copy if names change.
+pub(super) fn copied_key(key: &Key, data: &[u8]) -> Option<usize> {
+    const FLAGS_AT: usize = 16;
+    const IS_TREE_BLOCK: u8 = 2;
+    const FIRST_KEY: usize = 24;
+    const DROP_PROGRESS: usize = 220;
+    match key.item_type {
+        ItemType::EXTENT_ITEM if data.get(FLAGS_AT)? & IS_TREE_BLOCK != 0 => Some(FIRST_KEY),
+        ItemType::ROOT_ITEM => Some(DROP_PROGRESS),
+        _ => None,
+    }
+}
+
 /// Returns the fields of an item that nothing uses. In logs, Linux leaves other bytes of the leaf in
 /// them, such as content of a file.
 pub(super) fn unused_fields(key: &Key) -> &'static [Range<usize>] {
@@ -241,6 +269,18 @@ mod tests {
         let empty = names(&key(ItemType::INODE_REF), &data).unwrap();
         assert_eq!((empty.end, empty.places.len()), (10, 1));
         assert!(names(&key(ItemType::INODE_ITEM), &data).is_none());
+    }
+
+    #[test]
+    fn only_the_entry_of_the_default_subvolume_is_public() {
+        let stays = |object: u64, item_type: ItemType| {
+            let key = Key::new(ObjectId::new(object), item_type, 256);
+            is_public(Some(TreeId::ROOT), &key, b"default")
+        };
+        assert!(stays(6, ItemType::DIR_ITEM));
+        assert!(!stays(256, ItemType::DIR_ITEM));
+        assert!(!stays(5, ItemType::ROOT_REF));
+        assert!(!stays(256, ItemType::ROOT_BACKREF));
     }
 
     #[test]
