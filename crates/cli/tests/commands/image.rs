@@ -445,3 +445,12 @@ fn sanitised_dumps_mount_and_have_no_names() {
         }
     }
 }
+
+#[test]
+fn help_says_what_hashes_of_names_reveal() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = buttress(folder.path(), &["image", "--help"]);
+    let help = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> = help.split_whitespace().collect();
+    assert!(words.join(" ").contains("can be computed from it"), "{help}");
+}
