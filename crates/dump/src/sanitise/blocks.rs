@@ -162,6 +162,10 @@ impl Names {
             Kept::Valid if is_valid(data) => data.len(),
             Kept::Valid => 0,
             Kept::First(bytes) => bytes,
+            Kept::FirstOfInvalid(bytes) => {
+                data.get_mut(bytes..).unwrap_or_default().fill(u8::MAX);
+                data.len()
+            }
         };
         zero_from(data, kept);
         self.sanitise_copied_key(key, data);

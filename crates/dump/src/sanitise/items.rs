@@ -142,6 +142,8 @@ pub(super) enum Kept {
     Valid,
     /// This number of bytes, whatever they are.
     First(usize),
+    /// This number of bytes. All bits after them are set, so that the item stays invalid.
+    FirstOfInvalid(usize),
 }
 
 /// Returns what stays of an item without names.
@@ -155,7 +157,8 @@ pub(super) fn kept(key: &Key, data: &[u8]) -> Kept {
     const SPACE_CACHE_HEAD: usize = 41;
     match (key.item_type, key.objectid) {
         (ItemType::EXTENT_DATA, _) => match (data.len(), data.get(KIND_AT)) {
-            (REGULAR, Some(1 | 2)) => Kept::First(REGULAR),
+            (REGULAR, Some(1 | 2)) if has_addresses(data) => Kept::First(REGULAR),
+            (REGULAR, Some(1 | 2)) => Kept::FirstOfInvalid(BEFORE_CONTENT),
             _ => Kept::First(BEFORE_CONTENT),
         },
         (ItemType::INODE_ITEM, _) if data.len() == INODE_ITEM => Kept::First(INODE_ITEM),
@@ -174,6 +177,18 @@ pub(super) fn kept(key: &Key, data: &[u8]) -> Kept {
         (item_type, _) if item_type.name().is_some() => Kept::Valid,
         _ => Kept::First(0),
     }
+}
+
+/// Returns whether the end of a file extent item has four multiples of a sector. One of them may be
+/// wrong. Else the item may be inline, with 32 bytes of content and a wrong kind.
+fn has_addresses(data: &[u8]) -> bool {
+    const FIELDS: [usize; 4] = [21, 29, 37, 45];
+    const SECTOR_BYTES_MIN: u64 = 512;
+    let is_wrong = |at: &&usize| {
+        let number = bytes_at(data, **at).map(u64::from_le_bytes);
+        number.is_none_or(|number| !number.is_multiple_of(SECTOR_BYTES_MIN))
+    };
+    FIELDS.iter().filter(is_wrong).count() <= 1
 }
 
 /// Returns whether the checks of a type tell an item from any other bytes. Checksums and bitmaps are

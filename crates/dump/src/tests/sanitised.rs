@@ -301,3 +301,19 @@ fn copied_keys_have_no_hash_of_a_short_name() {
     assert!(copied[0] != present && block::items(&made_names).any(|item| item.key == copied[0]));
     assert_eq!(copied[1], key(DIRECTORY, ItemType::DIR_ITEM, 0));
 }
+
+#[test]
+fn inline_extent_of_a_wrong_kind_keeps_no_content() {
+    let format = format();
+    let mut data = vec![0; 21];
+    data[0] = 1;
+    data[8] = 32;
+    data[20] = 1;
+    data.extend_from_slice(&MARK[..32]);
+    let old = leaf(&format, TreeId::FS, &[(key(257, ItemType::EXTENT_DATA, 0), data)]);
+    assert!(has_content(&old));
+    let made = sanitised(&old, &format);
+    assert!(!has_content(&made));
+    let expected = Expectation::at(Logical::new(block::address(&made).unwrap()));
+    assert!(TreeBlock::check(made.into(), &format, &expected).is_err());
+}
