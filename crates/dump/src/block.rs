@@ -54,7 +54,8 @@ pub(crate) fn level(block: &[u8]) -> Option<u8> {
     block.get(100).copied()
 }
 
-fn key(block: &[u8], at: usize) -> Option<Key> {
+/// Returns the key at `at`.
+pub(crate) fn key(block: &[u8], at: usize) -> Option<Key> {
     let objectid = buttress_format::ObjectId::new(number(block, at)?);
     let item_type = ItemType(*block.get(at.exact_add(8))?);
     Some(Key::new(objectid, item_type, number(block, at.exact_add(9))?))

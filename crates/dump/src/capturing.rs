@@ -48,7 +48,8 @@ impl Default for DumpOptions {
 pub struct Dumped {
     /// The number of tree blocks.
     pub blocks: u64,
-    /// The number of blocks of which no copy is readable and has the block's own header.
+    /// The number of blocks that are not in the dump: no copy is readable and has the block's own
+    /// header. In a sanitised dump, also blocks that changed after the choice of names.
     pub unreadable: u64,
     /// The number of bytes of the dump.
     pub bytes: u64,
@@ -84,14 +85,14 @@ pub fn write(
         walked: addresses.walked,
         ..Dumped::default()
     };
-    let bytes = ByteCount::of(addresses.others.len().exact_mul(source.node_bytes()));
+    let block_bytes = addresses.others.len().exact_mul(source.node_bytes());
+    let data_bytes = ByteCount::new(source.contents().extent_bytes());
+    // The survey reads all blocks twice.
+    let reads = if options.sanitise.is_some() { 3 } else { 1 };
     // Clamp: extents of a damaged volume may have any length.
-    let bytes = bytes.saturating_add(ByteCount::new(source.contents().extent_bytes()));
+    progress.expect(ByteCount::of(block_bytes.exact_mul(reads)).saturating_add(data_bytes));
     if let Some(sanitise) = &options.sanitise {
-        progress.expect(bytes.saturating_add(bytes)); // Clamp: as above.
         dumped.kept_names = source.survey(&addresses, sanitise, progress)?;
-    } else {
-        progress.expect(bytes);
     }
     let mut clusters = ClusterWriter::new(out, options.level, options.threads);
     clusters.push(superblock_item(filesystem, options.sanitise.is_some())?)?;

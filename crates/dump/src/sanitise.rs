@@ -14,7 +14,9 @@
 //!   ([`short_names`]).
 //! - Equal names get equal replacements, so links, snapshots and logs agree.
 //!
-//! Left out: what numbers tell. Hashes of names and checksums of data stay, so a guess can be tested.
+//! Left out: what numbers tell. A hash of a name of five or six bytes has less than two printable
+//! preimages on average, so the name can be computed. Hashes of longer names and checksums of data
+//! stay, too, so a guess can be tested.
 //! Sizes, times, ids, uuids and the shape of the trees stay, too.
 
 mod algebra;
@@ -28,6 +30,7 @@ mod short_names;
 use crate::block;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockFormat, ItemType, Key, TreeId};
+use buttress_fs::Progress;
 use core::fmt;
 use keyed::Keyed;
 use short_names::{Replacements, ShortNames};
@@ -50,7 +53,8 @@ impl fmt::Debug for Sanitise {
     }
 }
 
-/// The first pass: gathers the names whose replacements depend on other names.
+/// The first two passes: the first gathers names whose replacements depend on other names, and the
+/// second gathers these other names.
 #[derive(Debug)]
 pub(crate) struct Survey {
     keyed: Keyed,
@@ -91,17 +95,13 @@ impl Survey {
         }
     }
 
-    /// Notes the names and keys of a block.
-    pub(crate) fn note(&mut self, bytes: &[u8]) {
+    /// Notes the names of a block, in the first pass.
+    pub(crate) fn note_names(&mut self, bytes: &[u8]) {
         if block::level(bytes) != Some(0) {
-            let pointers = block::pointers(bytes);
-            return pointers
-                .iter()
-                .for_each(|pointer| self.short.note_key(&pointer.key, true));
+            return;
         }
         let owner = block::owner(bytes);
-        for (slot, item) in block::items(bytes).enumerate() {
-            self.short.note_key(&item.key, slot == 0);
+        for item in block::items(bytes) {
             // Clamp: items and their names are inside the block, by the functions that found them.
             let data = bytes.get(item.range).unwrap_or_default();
             let Some(names) = items::names(&item.key, data) else {
@@ -110,9 +110,32 @@ impl Survey {
             for place in &names.places {
                 // Clamp: as above.
                 let name = data.get(place.name.clone()).unwrap_or_default();
-                if !items::is_public(owner, name) {
+                if !items::is_public(owner, &item.key, name) {
                     let is_alone = names.places.len() == 1;
                     self.note_name(&item.key, place.directory, name, is_alone);
+                }
+            }
+        }
+    }
+
+    /// Notes the keys of a block, in the second pass.
+    pub(crate) fn note_keys(&mut self, bytes: &[u8]) {
+        if block::level(bytes) != Some(0) {
+            for pointer in block::pointers(bytes) {
+                self.short.note_key(&pointer.key, true);
+            }
+            return;
+        }
+        for (slot, item) in block::items(bytes).enumerate() {
+            if !self.short.note_key(&item.key, slot == 0) {
+                continue;
+            }
+            // Clamp: items are inside the block, by the function that found them.
+            let data = bytes.get(item.range).unwrap_or_default();
+            // Clamp: items without names have no long names.
+            for place in items::names(&item.key, data).unwrap_or_default().places {
+                if place.name.len() > short_names::LENGTH_MAX {
+                    self.short.note_long_name(&item.key, place.directory);
                 }
             }
         }
@@ -136,13 +159,16 @@ impl Survey {
     }
 
     /// Chooses the replacements.
-    pub(crate) fn finish(self) -> Names {
-        let replacements = self.short.solve(&self.keyed);
-        Names {
+    ///
+    /// # Errors
+    /// Fails if `progress` is cancelled.
+    pub(crate) fn finish(self, progress: &Progress) -> buttress_fs::Result<Names> {
+        let replacements = self.short.solve(&self.keyed, progress)?;
+        Ok(Names {
             kept: replacements.kept.exact_add(self.kept.len() as u64),
             keyed: self.keyed,
             replacements,
-        }
+        })
     }
 }
 
@@ -160,7 +186,7 @@ impl Names {
 
     /// Returns the replacement of a name in an item, or `None` if the name stays.
     fn replaced(&self, owner: Option<TreeId>, key: &Key, directory: u64, name: &[u8]) -> Option<Vec<u8>> {
-        if items::is_public(owner, name) {
+        if items::is_public(owner, key, name) {
             return None;
         }
         if name.len() <= short_names::LENGTH_MAX {

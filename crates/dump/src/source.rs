@@ -22,7 +22,7 @@ use buttress_fs::{Filesystem, Progress};
 use buttress_tree::ReadAhead;
 use buttress_volume::Volume;
 use buttress_volume::read::ExtentRead;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The way to find the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,19 @@ pub(crate) struct Source<'a> {
     unreadable: u64,
     /// The replacements of names, in a sanitised dump.
     names: Option<Names>,
+    /// The hash of each block for which `names` has all replacements.
+    surveyed: HashMap<u64, u64>,
     contents: Contents,
+}
+
+/// Returns a hash by which a changed block is found.
+fn digest(bytes: &[u8]) -> u64 {
+    let hash = ChecksumType::Xxhash64.compute(bytes);
+    // Clamp: the hash has eight bytes.
+    hash.as_bytes()
+        .first_chunk()
+        .copied()
+        .map_or(0, u64::from_le_bytes)
 }
 
 impl<'a> Source<'a> {
@@ -103,6 +115,7 @@ impl<'a> Source<'a> {
             format: filesystem.volume().block_format(),
             unreadable: 0,
             names: None,
+            surveyed: HashMap::new(),
             contents,
         }
     }
@@ -198,15 +211,30 @@ impl<'a> Source<'a> {
         // The copy counts the unreadable blocks.
         let unreadable = self.unreadable;
         let mut survey = Survey::new(options);
-        for logical in addresses.chunks.iter().chain(&addresses.others) {
+        let all = || addresses.chunks.iter().chain(&addresses.others);
+        for logical in all() {
             progress.check()?;
             if let Some(bytes) = self.read(*logical) {
-                survey.note(&bytes);
+                survey.note_names(&bytes);
+                self.surveyed.insert(*logical, digest(&bytes));
+            }
+            progress.advance(0, ByteCount::of(self.node_bytes));
+        }
+        for logical in all() {
+            progress.check()?;
+            match self.read(*logical) {
+                Some(bytes) if self.surveyed.get(logical) == Some(&digest(&bytes)) => {
+                    survey.note_keys(&bytes);
+                }
+                // The copy leaves this block out.
+                _ => {
+                    self.surveyed.remove(logical);
+                }
             }
             progress.advance(0, ByteCount::of(self.node_bytes));
         }
         self.unreadable = unreadable;
-        let names = survey.finish();
+        let names = survey.finish(progress)?;
         let kept = names.kept();
         if options.strict && kept > 0 {
             return Err(Error::NamesKept { count: kept });
@@ -216,11 +244,15 @@ impl<'a> Source<'a> {
     }
 
     /// Returns the bytes that the dump has of a block: without contents, and without names if the dump
-    /// is sanitised.
+    /// is sanitised. A sanitised dump has only blocks of which the survey saw the names.
     pub(crate) fn read_dumped(&mut self, logical: u64) -> Option<Vec<u8>> {
         let mut bytes = self.read(logical)?;
         let keeps = |inode| self.contents.keeps_inline(logical, inode);
         match &self.names {
+            Some(_) if self.surveyed.get(&logical) != Some(&digest(&bytes)) => {
+                self.unreadable = self.unreadable.exact_add(1);
+                return None;
+            }
             Some(names) => names.block(&mut bytes, self.format, &keeps),
             None => block::blank(&mut bytes, self.checksum, &keeps),
         }

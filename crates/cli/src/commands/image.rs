@@ -51,6 +51,9 @@ pub struct Image {
     #[arg(short = 'w')]
     walk: bool,
     /// Replace all names and attributes; -ss is the same
+    ///
+    /// The hash of a name of five or more bytes stays. Names of up to 6 bytes can be computed from it,
+    /// and guesses of longer names can be tested. Do not publish the dump if names are secret.
     #[arg(short = 's', action = ArgAction::Count, conflicts_with = "restore")]
     sanitise: u8,
     /// With -s, refuse a volume with a short name that has no replacement
@@ -92,7 +95,7 @@ impl Subcommand for Image {
         ),
         example(
             "buttress image -s -c 9 backup.img report.dump",
-            "Writes a dump for a bug report, without names and attributes",
+            "Writes a dump for a bug report, with replaced names and attributes",
         ),
         example(
             "buttress image --reduce link-count backup.img report.dump",
@@ -200,7 +203,7 @@ impl Image {
         if dumped.unreadable > 0 {
             let count = dumped.unreadable;
             context.lost(&anyhow!(
-                "{count} blocks have no readable copy with their own header, and are not in the dump"
+                "{count} blocks have no readable copy with their own header or changed meanwhile, and are not in the dump"
             ));
         }
         if context.json() && !to_stdout {

@@ -311,3 +311,12 @@ fn failed_restore_removes_the_files_that_it_created() {
     done(folder, &["image", "-r", "a.dump", "new.img"]);
     assert!(folder.join("new.img").exists());
 }
+
+#[test]
+fn help_says_what_hashes_of_names_reveal() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = buttress(folder.path(), &["image", "--help"]);
+    let help = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> = help.split_whitespace().collect();
+    assert!(words.join(" ").contains("can be computed from it"), "{help}");
+}

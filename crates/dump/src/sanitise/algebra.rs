@@ -53,10 +53,15 @@ pub(super) fn steps(state: u32, bytes: &[u8]) -> u32 {
 
 /// Returns the state that four zero bytes change to `state`.
 pub(super) const fn unshifted(state: u32) -> u32 {
+    unshifted_bits(state, 32)
+}
+
+/// Returns the state that this number of zero bits changes to `state`.
+const fn unshifted_bits(state: u32, bits: u32) -> u32 {
     let mut state = state;
     let mut bit = 0_u32;
     // The polynomial's highest bit is set, so the highest bit shows whether a step subtracted it.
-    while bit < 32 {
+    while bit < bits {
         state = match state >> 31 {
             0 => state << 1,
             _ => ((state ^ POLYNOMIAL) << 1) | 1,
@@ -69,6 +74,15 @@ pub(super) const fn unshifted(state: u32) -> u32 {
 /// Returns the four bytes that lead from `state` to the target whose [`unshifted`] state is given.
 pub(super) const fn last_bytes(state: u32, unshifted_target: u32) -> [u8; 4] {
     (state ^ unshifted_target).to_le_bytes()
+}
+
+/// Returns the name of `length` bytes, at most four, that leads from `state` to `target`. Unused bytes
+/// are zero. Returns `None` if no such name exists.
+pub(super) fn short_name(state: u32, target: u32, length: usize) -> Option<[u8; 4]> {
+    let bits = u32::try_from(length).ok()?.checked_mul(8)?;
+    let word = state ^ unshifted_bits(target, bits);
+    let name = word.to_le_bytes();
+    name.get(length..)?.iter().all(|byte| *byte == 0).then_some(name)
 }
 
 #[cfg(test)]
@@ -87,6 +101,17 @@ mod tests {
         fn last_bytes_lead_to_any_target(state: u32, target: u32) {
             let bytes = last_bytes(state, unshifted(target));
             prop_assert_eq!(crc32c(state, &bytes), target);
+        }
+
+        #[test]
+        fn short_name_is_the_only_one_of_its_hash(state: u32, name: [u8; 4], length in 1_usize..=4) {
+            let mut expected = name;
+            expected[length..].fill(0);
+            let target = crc32c(state, &name[..length]);
+            prop_assert_eq!(short_name(state, target, length), Some(expected));
+            if let Some(other) = short_name(state, target ^ 1, length) {
+                prop_assert_eq!(crc32c(state, &other[..length]), target ^ 1);
+            }
         }
 
         #[test]

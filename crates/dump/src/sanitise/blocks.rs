@@ -1,9 +1,9 @@
 //! Sanitised tree blocks.
 //!
 //! A block that passes the tree checker is packed again from its sanitised items, so its unused bytes
-//! are zeros. Of a damaged block, only parts of which the meaning is known stay: the header, heads
-//! of items inside the block, and data that overlaps nothing. A right checksum is computed again,
-//! and a wrong checksum stays.
+//! are zeros. The same holds for a leaf in which only items fail their checks. Of another damaged
+//! block, only parts of which the meaning is known stay: the header, heads of items inside the block,
+//! and data that overlaps nothing. A right checksum is computed again, and a wrong checksum stays.
 //!
 //! A wrong checksum may mean a torn write: the data under a head is then of another version or of
 //! another tree. An item of such a block stays only if its type has many checks and it passes them.
@@ -15,8 +15,8 @@ use super::items::{self, Kept};
 use super::{Names, items::NamePlaces};
 use crate::block::{self, HEAD_BYTES, HEADER_BYTES, POINTER_BYTES, RawItem};
 use buttress_exact::Exact as _;
-use buttress_format::node::BlockProblem;
-use buttress_format::{BlockFormat, Expectation, ItemType, Key, Logical, TreeBlock, TreeId};
+use buttress_format::node::{BlockProblem, DamagedBlock};
+use buttress_format::{BlockError, BlockFormat, Expectation, ItemType, Key, Logical, TreeBlock, TreeId};
 use bytes::Bytes;
 
 /// The checks of an item.
@@ -31,11 +31,14 @@ impl Names {
     /// Sanitises a block.
     pub(super) fn sanitise_block(&self, block: &mut [u8], format: &BlockFormat, keeps: &dyn Fn(u64) -> bool) {
         let is_whole = block::is_whole(block, format.checksum_type);
-        let is_valid = is_whole && is_valid(block, format);
+        let state = match is_whole {
+            true => state(block, format),
+            false => State::Damaged,
+        };
         match block::level(block) {
-            Some(0) if is_valid => self.valid_leaf(block, format, keeps),
+            Some(0) if state != State::Damaged => self.ordered_leaf(block, state, format, keeps),
             Some(0) => self.damaged_leaf(block, is_whole, format),
-            Some(1..=block::LEVEL_MAX) => self.node(block, is_whole, format),
+            Some(1..=block::LEVEL_MAX) => self.node(block, is_whole, state, format),
             _ => zero_from(block, HEADER_BYTES),
         }
         if is_whole {
@@ -46,15 +49,26 @@ impl Names {
         }
     }
 
-    fn valid_leaf(&self, block: &mut [u8], format: &BlockFormat, keeps: &dyn Fn(u64) -> bool) {
+    /// Sanitises a leaf whose items are in order and do not overlap.
+    fn ordered_leaf(
+        &self,
+        block: &mut [u8],
+        state: State,
+        format: &BlockFormat,
+        keeps: &dyn Fn(u64) -> bool,
+    ) {
         let owner = block::owner(block);
         let changed = |item: RawItem| {
             let mut data = block.get(item.range)?.to_vec();
-            let is_kept = item.key.item_type == ItemType::EXTENT_DATA && keeps(item.key.objectid.get());
+            let is_valid =
+                |data: &[u8]| state == State::Valid || is_valid_item(block, &item.key, data, format);
+            let is_kept = item.key.item_type == ItemType::EXTENT_DATA
+                && keeps(item.key.objectid.get())
+                && is_valid(&data);
             if !is_kept {
                 let checked = Checked {
                     is_whole: true,
-                    is_valid: &|_| true,
+                    is_valid: &is_valid,
                 };
                 self.sanitise_item(owner, &item.key, &mut data, &checked);
             }
@@ -108,7 +122,10 @@ impl Names {
         }
     }
 
-    fn node(&self, block: &mut [u8], is_whole: bool, format: &BlockFormat) {
+    /// Sanitises a node. Of pointers that nothing explains, only the first stays in a damaged node with a
+    /// right checksum: if the level is wrong, the pointers are heads and data of items.
+    fn node(&self, block: &mut [u8], is_whole: bool, state: State, format: &BlockFormat) {
+        let mut keeps_implausible = is_whole;
         let places = block::pointers(block);
         let end = places
             .last()
@@ -117,7 +134,9 @@ impl Names {
             let sector_bytes = u64::from(format.sector_bytes);
             let is_plausible = pointer.address.checked_rem(sector_bytes) == Some(0)
                 && pointer.generation <= format.generation_limit().get();
-            if !is_whole && !is_plausible {
+            let stays = is_plausible || keeps_implausible;
+            keeps_implausible &= is_plausible || state == State::Valid;
+            if !stays {
                 let place = pointer.at..pointer.at.exact_add(POINTER_BYTES);
                 block.get_mut(place).unwrap_or_default().fill(0);
             } else if let Some(key) = self.replacements.key(&pointer.key) {
@@ -143,14 +162,35 @@ impl Names {
             Kept::Valid if is_valid(data) => data.len(),
             Kept::Valid => 0,
             Kept::First(bytes) => bytes,
+            Kept::FirstOfInvalid(bytes) => {
+                data.get_mut(bytes..).unwrap_or_default().fill(u8::MAX);
+                data.len()
+            }
         };
         zero_from(data, kept);
+        self.sanitise_copied_key(key, data);
         let unchecked = match checked.is_whole {
             true => &[],
             false => items::unchecked_fields(key),
         };
         for field in items::unused_fields(key).iter().chain(unchecked) {
             data.get_mut(field.clone()).unwrap_or_default().fill(0);
+        }
+    }
+
+    /// Changes a key that is a copy of another item's key. A hash of an old short name is the name.
+    fn sanitise_copied_key(&self, key: &Key, data: &mut [u8]) {
+        let Some(at) = items::copied_key(key, data) else {
+            return;
+        };
+        let Some(copied) = block::key(data, at) else {
+            return;
+        };
+        if let Some(new) = self.replacements.key(&copied) {
+            block::set_key_offset(data, at, new.offset);
+        } else if key.item_type == ItemType::EXTENT_ITEM && items::is_hashed(copied.item_type) {
+            // Linux reads the block for its key. The progress of a deletion has readers, and stays.
+            block::set_key_offset(data, at, 0);
         }
     }
 
@@ -169,11 +209,29 @@ impl Names {
     }
 }
 
-/// Returns whether a block passes the tree checker.
-fn is_valid(block: &[u8], format: &BlockFormat) -> bool {
-    let expected = block::address(block).map(|address| Expectation::at(Logical::new(address)));
-    expected
-        .is_some_and(|expected| TreeBlock::check(Bytes::copy_from_slice(block), format, &expected).is_ok())
+/// The result of the tree checker for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Valid,
+    /// Only data of items fails its checks. Keys and places of all items are right.
+    InvalidItems,
+    Damaged,
+}
+
+fn state(block: &[u8], format: &BlockFormat) -> State {
+    let Some(address) = block::address(block) else {
+        return State::Damaged;
+    };
+    let expected = Expectation::at(Logical::new(address));
+    let found = TreeBlock::inspect(Bytes::copy_from_slice(block), format, &expected);
+    let is_item = |failure: &BlockError| matches!(failure.problem, BlockProblem::Item { .. });
+    match found.failures.len() {
+        0 => State::Valid,
+        // The checks end at this number.
+        DamagedBlock::MAX_FAILURES.. => State::Damaged,
+        _ if found.failures.iter().all(is_item) => State::InvalidItems,
+        _ => State::Damaged,
+    }
 }
 
 /// Returns whether the tree checker accepts an item as the only one of its leaf.

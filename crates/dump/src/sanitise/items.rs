@@ -99,9 +99,15 @@ fn place(layout: &Layout, key: &Key, data: &[u8], at: usize) -> Option<NamePlace
 }
 
 /// Returns whether a name says nothing about its volume: the names of directories for themselves,
-/// and the entry of the default subvolume.
-pub(super) fn is_public(owner: Option<TreeId>, name: &[u8]) -> bool {
-    matches!(name, b"." | b"..") || (owner == Some(TreeId::ROOT) && name == b"default")
+/// and the entry of the default subvolume. A subvolume called `default` is not public.
+pub(super) fn is_public(owner: Option<TreeId>, key: &Key, name: &[u8]) -> bool {
+    /// The directory of the root tree.
+    const DIRECTORY: u64 = 6;
+    let is_default = name == b"default"
+        && owner == Some(TreeId::ROOT)
+        && key.item_type == ItemType::DIR_ITEM
+        && key.objectid.get() == DIRECTORY;
+    is_default || matches!(name, b"." | b"..")
 }
 
 /// The treatment of an extended attribute.
@@ -136,6 +142,8 @@ pub(super) enum Kept {
     Valid,
     /// This number of bytes, whatever they are.
     First(usize),
+    /// This number of bytes. All bits after them are set, so that the item stays invalid.
+    FirstOfInvalid(usize),
 }
 
 /// Returns what stays of an item without names.
@@ -149,7 +157,8 @@ pub(super) fn kept(key: &Key, data: &[u8]) -> Kept {
     const SPACE_CACHE_HEAD: usize = 41;
     match (key.item_type, key.objectid) {
         (ItemType::EXTENT_DATA, _) => match (data.len(), data.get(KIND_AT)) {
-            (REGULAR, Some(1 | 2)) => Kept::First(REGULAR),
+            (REGULAR, Some(1 | 2)) if has_addresses(data) => Kept::First(REGULAR),
+            (REGULAR, Some(1 | 2)) => Kept::FirstOfInvalid(BEFORE_CONTENT),
             _ => Kept::First(BEFORE_CONTENT),
         },
         (ItemType::INODE_ITEM, _) if data.len() == INODE_ITEM => Kept::First(INODE_ITEM),
@@ -168,6 +177,18 @@ pub(super) fn kept(key: &Key, data: &[u8]) -> Kept {
         (item_type, _) if item_type.name().is_some() => Kept::Valid,
         _ => Kept::First(0),
     }
+}
+
+/// Returns whether the end of a file extent item has four multiples of a sector. One of them may be
+/// wrong. Else the item may be inline, with 32 bytes of content and a wrong kind.
+fn has_addresses(data: &[u8]) -> bool {
+    const FIELDS: [usize; 4] = [21, 29, 37, 45];
+    const SECTOR_BYTES_MIN: u64 = 512;
+    let is_wrong = |at: &&usize| {
+        let number = bytes_at(data, **at).map(u64::from_le_bytes);
+        number.is_none_or(|number| !number.is_multiple_of(SECTOR_BYTES_MIN))
+    };
+    FIELDS.iter().filter(is_wrong).count() <= 1
 }
 
 /// Returns whether the checks of a type tell an item from any other bytes. Checksums and bitmaps are
@@ -201,6 +222,28 @@ pub(super) fn unchecked_fields(key: &Key) -> &'static [Range<usize>] {
             UUIDS_AND_TIMES_OF_ROOT,
         ],
         _ => &[],
+    }
+}
+
+/// Returns whether the offset of keys of this type is a hash of a name.
+pub(super) const fn is_hashed(item_type: ItemType) -> bool {
+    matches!(
+        item_type,
+        ItemType::DIR_ITEM | ItemType::XATTR_ITEM | ItemType::INODE_EXTREF
+    )
+}
+
+/// Returns the place of a copied key in an item: the first key of a tree block when the block was
+/// allocated, or the progress of a deletion. Nothing updates the copy if names change.
+pub(super) fn copied_key(key: &Key, data: &[u8]) -> Option<usize> {
+    const FLAGS_AT: usize = 16;
+    const IS_TREE_BLOCK: u8 = 2;
+    const FIRST_KEY: usize = 24;
+    const DROP_PROGRESS: usize = 220;
+    match key.item_type {
+        ItemType::EXTENT_ITEM if data.get(FLAGS_AT)? & IS_TREE_BLOCK != 0 => Some(FIRST_KEY),
+        ItemType::ROOT_ITEM => Some(DROP_PROGRESS),
+        _ => None,
     }
 }
 
@@ -241,6 +284,18 @@ mod tests {
         let empty = names(&key(ItemType::INODE_REF), &data).unwrap();
         assert_eq!((empty.end, empty.places.len()), (10, 1));
         assert!(names(&key(ItemType::INODE_ITEM), &data).is_none());
+    }
+
+    #[test]
+    fn only_the_entry_of_the_default_subvolume_is_public() {
+        let stays = |object: u64, item_type: ItemType| {
+            let key = Key::new(ObjectId::new(object), item_type, 256);
+            is_public(Some(TreeId::ROOT), &key, b"default")
+        };
+        assert!(stays(6, ItemType::DIR_ITEM));
+        assert!(!stays(256, ItemType::DIR_ITEM));
+        assert!(!stays(5, ItemType::ROOT_REF));
+        assert!(!stays(256, ItemType::ROOT_BACKREF));
     }
 
     #[test]

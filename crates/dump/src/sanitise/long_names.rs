@@ -1,15 +1,15 @@
 //! Replacements of names of at least five bytes: the same length and the same hash.
 //!
 //! All bytes but the last four are pseudorandom, and the last four are solved
-//! ([`super::algebra`]). Two of the free bytes count up until the solved bytes are in the alphabet:
-//! with 64 characters, one of 256 tries fits.
+//! ([`super::algebra`]). Two of the free bytes count up from random ones until the solved bytes are in
+//! the alphabet: with 64 characters, one of 256 tries fits.
 //!
 //! A name of five bytes has one free byte and thus 256 names of its hash, of which less than two are
-//! printable on average. A secret number of places in their order leads to the replacement, so different
-//! names of one hash keep different replacements.
+//! printable on average. Of a name of six bytes, about 16 names are tidy. A secret number of places in
+//! their order leads to the replacement, so different names of one hash keep different replacements.
 //!
-//! Left out: two names of six or more bytes in one directory, with equal lengths and hashes, may get
-//! the same replacement. For six bytes the probability is 1/16 for such a pair.
+//! Left out: two names of seven or more bytes in one directory, with equal lengths and hashes, may get
+//! the same replacement. For seven bytes the probability is 1/1024 for such a pair.
 
 use super::algebra::{NAME_STATE, last_bytes, steps, unshifted};
 use super::alphabet::{Alphabet, tidy};
@@ -28,6 +28,11 @@ pub(super) fn replaced(keyed: &Keyed, name: &[u8]) -> Option<Vec<u8>> {
     if name.len() == LENGTH_MIN {
         return rotated(keyed, name, target);
     }
+    if name.len() == LENGTH_MIN.exact_add(1)
+        && let Some(made) = rotated_in_alphabet(keyed, name, target)
+    {
+        return Some(made);
+    }
     let solved_at = name.len().checked_sub(4)?;
     let counted_at = solved_at.checked_sub(2)?;
     let mut made: Vec<u8> = keyed.bytes(name, name.len()).into_iter().map(tidy).collect();
@@ -38,15 +43,16 @@ pub(super) fn replaced(keyed: &Keyed, name: &[u8]) -> Option<Vec<u8>> {
     let (start, rest) = made.split_at_mut_checked(counted_at)?;
     let state = steps(NAME_STATE, start);
     let (counted, solved) = rest.split_at_mut_checked(2)?;
+    let [first, second] = *counted.first_chunk()?;
     for alphabet in Alphabet::ALL {
-        let bytes = alphabet.bytes();
         let firsts = match forbidden {
             Some(byte) if start.is_empty() => vec![byte],
-            _ => bytes.clone(),
+            _ => bytes_from(alphabet, first),
         };
+        let seconds = bytes_from(alphabet, second);
         let pairs = firsts
             .iter()
-            .flat_map(|first| bytes.iter().map(move |second| [*first, *second]));
+            .flat_map(|first| seconds.iter().map(move |second| [*first, *second]));
         for pair in pairs {
             counted.copy_from_slice(&pair);
             solved.copy_from_slice(&last_bytes(steps(state, counted), target));
@@ -78,6 +84,40 @@ fn rotated(keyed: &Keyed, name: &[u8], target: u32) -> Option<Vec<u8>> {
         _ if Alphabet::Printable.has_all(name) => printable,
         _ => others,
     };
+    next_in(keyed, name, target, &class)
+}
+
+/// Returns the bytes of an alphabet, from one of them on.
+fn bytes_from(alphabet: Alphabet, start: u8) -> Vec<u8> {
+    let mut bytes = alphabet.bytes();
+    if let Some(at) = bytes.iter().position(|byte| *byte == start) {
+        bytes.rotate_left(at);
+    }
+    bytes
+}
+
+/// Returns a name of six bytes with the hash of `name`, among those of the first alphabet that has
+/// `name`. Returns `None` if there is none.
+fn rotated_in_alphabet(keyed: &Keyed, name: &[u8], target: u32) -> Option<Vec<u8>> {
+    let of_name = |bytes: &[u8]| Alphabet::ALL.into_iter().find(|set| set.has_all(bytes));
+    let alphabet = of_name(name)?;
+    let bytes = alphabet.bytes();
+    let mut class = Vec::new();
+    for first in &bytes {
+        let state = steps(NAME_STATE, &[*first]);
+        for second in &bytes {
+            let solved = last_bytes(steps(state, &[*second]), target);
+            let made = [&[*first, *second][..], &solved].concat();
+            if alphabet.has_all(&solved) && of_name(&made) == Some(alphabet) {
+                class.push(made);
+            }
+        }
+    }
+    next_in(keyed, name, target, &class)
+}
+
+/// Returns the name that is a secret number of places after `name` in a class of names of one hash.
+fn next_in(keyed: &Keyed, name: &[u8], target: u32, class: &[Vec<u8>]) -> Option<Vec<u8>> {
     let own = class.iter().position(|other| other == name)?;
     let steps_max = u64::try_from(class.len()).ok()?.checked_sub(1)?;
     let shift = keyed
@@ -135,10 +175,35 @@ mod tests {
     #[test]
     fn another_secret_gives_another_name() {
         let other = Keyed::new(&[4; SECRET_BYTES]);
-        assert_ne!(
-            replaced(&keyed(), b"a long name"),
-            replaced(&other, b"a long name")
-        );
+        for length in 6..=12 {
+            let same = (0..50_u8).filter(|number| {
+                let mut name = vec![b'a' + number % 26; length];
+                name[1] = b'0' + number % 10;
+                name[2] = b'A' + number / 2;
+                replaced(&keyed(), &name) == replaced(&other, &name)
+            });
+            // Of some 16 names of six bytes, two secrets select the same one at times.
+            assert!(same.count() <= 15, "length {length}");
+        }
+    }
+
+    #[test]
+    fn six_byte_names_of_one_hash_keep_different_replacements() {
+        let target = unshifted(steps(NAME_STATE, b"secret"));
+        let tidy = Alphabet::Tidy.bytes();
+        let pairs = tidy
+            .iter()
+            .flat_map(|first| tidy.iter().map(|second| [*first, *second]));
+        let names: Vec<Vec<u8>> = pairs
+            .map(|pair| [&pair[..], &last_bytes(steps(NAME_STATE, &pair), target)].concat())
+            .filter(|name| Alphabet::Tidy.has_all(name))
+            .collect();
+        let made: HashSet<Vec<u8>> = names
+            .iter()
+            .map(|name| replaced(&keyed(), name).unwrap())
+            .collect();
+        assert!(names.len() > 4 && made.len() == names.len());
+        assert!(made.iter().all(|name| name_hash(name) == name_hash(b"secret")));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! No other name of at most four bytes has the hash of such a name, so its keys change. Keys lead the
 //! walk of every tree, so a changed key must stay in its leaf, in each version of the tree:
 //!
-//! 1. A first pass over all blocks gathers the hashes of each directory, and its *borders*: the hashes
-//!    of the first items of leaves. `INODE_EXTREF` items of an inode are gathered in this way, too.
+//! 1. A first pass over all blocks gathers the short names. A second pass gathers the hashes of their
+//!    directories, and the *borders*: the hashes of the first items of leaves. `INODE_EXTREF` items of
+//!    an inode are gathered in this way, too.
 //! 2. A hash that is no border stays between its neighbouring borders. Its leaf is sorted again.
 //! 3. A hash at a border moves up, at most half of the way to the next hash. Other hashes stay above
 //!    that half. The keys in parent nodes change with it.
@@ -13,16 +14,18 @@
 //! The choice depends on the inode number of the directory and on the name, so all snapshots, logs and
 //! items of a name agree.
 //!
-//! Memory: 4 bytes for each directory entry, and some 100 bytes for each short name.
+//! Memory: some 300 bytes for each short name, and 4 bytes for each entry of a directory with a short
+//! name.
 //!
-//! Left out: a name for which no replacement fits stays. A short name that shares its item with a
-//! longer name of the same hash stays, too.
+//! Left out: a name for which no replacement fits stays. A short name stays, too, if it shares its item
+//! with a longer name of the same hash in any tree, or has `INODE_EXTREF` items of too many inodes.
 
-use super::algebra::{NAME_STATE, last_bytes, steps, unshifted};
+use super::algebra::{NAME_STATE, short_name, steps};
 use super::alphabet::Alphabet;
 use super::keyed::Keyed;
 use buttress_exact::Exact as _;
 use buttress_format::{InodeNumber, ItemType, Key, ObjectId, extref_hash};
+use buttress_fs::Progress;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -35,6 +38,10 @@ const TRIES_MAX: u64 = 1 << 18;
 /// The most names of four bytes that are tried. Each try has a hash in the range, and nearly all
 /// of them have allowed bytes.
 const SOLVED_TRIES_MAX: u64 = 1 << 10;
+
+/// The most inodes that may have an `INODE_EXTREF` of a name. Linux makes names of a directory unique,
+/// so more than one inode means versions of the directory.
+const EXTREFS_MAX: usize = 64;
 
 /// The items of one kind whose keys share an object: the entries of a directory, or the
 /// `INODE_EXTREF` items of an inode.
@@ -140,7 +147,7 @@ impl ShortName {
 struct Uses {
     /// The inodes with an `INODE_EXTREF` of this name.
     extrefs: BTreeSet<u64>,
-    /// Whether the name shares an item with another name.
+    /// Whether the name shares an item, or the key of an item in another tree, with another name.
     is_shared: bool,
 }
 
@@ -163,36 +170,73 @@ fn group_of(key: &Key) -> GroupId {
 }
 
 impl ShortNames {
-    /// Notes the key of an item. `is_border` says whether the item is the first of its leaf.
-    pub(super) fn note_key(&mut self, key: &Key, is_border: bool) {
+    /// Notes the key of an item, after all names. `is_border` says whether the item is the first of
+    /// its leaf. Returns whether the key is in the group of a short name.
+    pub(super) fn note_key(&mut self, key: &Key, is_border: bool) -> bool {
         let (true, Ok(hash)) = (is_hashed(key), u32::try_from(key.offset)) else {
-            return;
+            return false;
         };
-        let group = self.groups.entry(group_of(key)).or_default();
+        let Some(group) = self.groups.get_mut(&group_of(key)) else {
+            return false;
+        };
         group.add(hash);
         if is_border {
             group.borders.insert(hash);
         }
+        true
     }
 
-    /// Notes a name in the item with this key. `is_alone` says whether the item has no other name.
+    /// Notes that an item with this key has a name that is not short, after all names.
+    pub(super) fn note_long_name(&mut self, key: &Key, directory: u64) {
+        let Ok(hash) = u32::try_from(key.offset) else {
+            return;
+        };
+        for length in 1..=LENGTH_MAX {
+            let mut short = ShortName {
+                directory,
+                // Clamp: a short name has at most four bytes.
+                length: u8::try_from(length).unwrap_or(0),
+                bytes: [0; LENGTH_MAX],
+            };
+            let Some(bytes) = short_name(short.state(&group_of(key)), hash, length) else {
+                continue;
+            };
+            short.bytes = bytes;
+            if let Some(uses) = self.names.get_mut(&short) {
+                uses.is_shared = true;
+            }
+        }
+    }
+
+    /// Notes a short name in the item with this key. `is_alone` says whether the item has no other name.
     pub(super) fn note_name(&mut self, key: &Key, directory: u64, name: &[u8], is_alone: bool) {
         let Some(short) = ShortName::new(directory, name) else {
             return;
         };
+        let entries = GroupId {
+            object: directory,
+            item_type: ItemType::DIR_ITEM.0,
+        };
+        self.groups.entry(entries).or_default();
         let uses = self.names.entry(short).or_default();
         uses.is_shared |= is_hashed(key) && !is_alone;
         if key.item_type == ItemType::INODE_EXTREF {
             uses.extrefs.insert(key.objectid.get());
+            self.groups.entry(group_of(key)).or_default();
         }
     }
 
     /// Chooses the replacements.
-    pub(super) fn solve(mut self, keyed: &Keyed) -> Replacements {
+    ///
+    /// # Errors
+    /// Fails if `progress` is cancelled.
+    pub(super) fn solve(mut self, keyed: &Keyed, progress: &Progress) -> buttress_fs::Result<Replacements> {
         self.groups.values_mut().for_each(Group::settle);
         let mut replacements = Replacements::default();
         for (short, uses) in core::mem::take(&mut self.names) {
-            let found = match uses.is_shared || !Alphabet::Any.has_all(short.name()) {
+            progress.check()?;
+            let stays = uses.is_shared || uses.extrefs.len() > EXTREFS_MAX;
+            let found = match stays || !Alphabet::Any.has_all(short.name()) {
                 true => None,
                 false => self.replacement(keyed, &short, &uses),
             };
@@ -210,7 +254,7 @@ impl ShortNames {
             }
             replacements.names.insert(short, changed);
         }
-        replacements
+        Ok(replacements)
     }
 
     /// Returns the groups of a name, with its hash in each.
@@ -233,30 +277,65 @@ impl ShortNames {
 
     fn replacement(&self, keyed: &Keyed, short: &ShortName, uses: &Uses) -> Option<[u8; LENGTH_MAX]> {
         let none = Group::default();
-        // Clamp: an item that the survey did not see has no neighbours.
-        let group = |id: &GroupId| self.groups.get(id).unwrap_or(&none);
         let own = self.hashes(short, uses);
-        let ranges: Vec<Range<u64>> = own.iter().map(|(id, hash)| group(id).range(*hash)).collect();
+        let place = |(id, hash): &(GroupId, u32)| {
+            // Clamp: a group without items has no hashes.
+            let group = self.groups.get(id).unwrap_or(&none);
+            let range = group.range(*hash);
+            let length = range.end.checked_sub(range.start).filter(|length| *length > 0)?;
+            Some(Place {
+                group,
+                range,
+                length,
+                state: short.state(id),
+            })
+        };
+        let mut places: Vec<Place<'_>> = own.iter().map(place).collect::<Option<_>>()?;
+        places.sort_by_key(|place| place.length);
+        let narrowest = places.first()?;
         let fits = |bytes: [u8; LENGTH_MAX]| {
             let changed = ShortName { bytes, ..*short };
-            let hashes = self.hashes(&changed, uses);
-            let mut places = hashes.iter().zip(&ranges);
             changed != *short
                 && !is_reserved(changed.name())
-                && places
-                    .all(|((id, hash), range)| range.contains(&u64::from(*hash)) && group(id).is_free(*hash))
+                && places.iter().all(|place| place.has_room_for(changed.name()))
         };
         let message = [&short.directory.to_le_bytes()[..], short.name()].concat();
         let start = keyed.number(&message);
         match short.name().len() {
             0 => None,
-            LENGTH_MAX => {
-                let places = own.iter().map(|(id, _)| short.state(id)).zip(&ranges);
-                let (state, range) = places.min_by_key(|(_, range)| range.end.checked_sub(range.start))?;
-                solved(start, state, range, fits)
+            LENGTH_MAX => solved(start, LENGTH_MAX, narrowest, SOLVED_TRIES_MAX, fits),
+            // Fewer hashes than names: each hash has at most one name.
+            length if narrowest.length < names_of(length) => {
+                solved(start, length, narrowest, TRIES_MAX, fits)
             }
             length => tried(start, length, fits),
         }
+    }
+}
+
+/// The hashes to which a name may move in one group.
+struct Place<'a> {
+    group: &'a Group,
+    range: Range<u64>,
+    /// The number of hashes in the range, not zero.
+    length: u64,
+    /// The initial state of hashes in the group.
+    state: u32,
+}
+
+impl Place<'_> {
+    fn has_room_for(&self, name: &[u8]) -> bool {
+        let hash = steps(self.state, name);
+        self.range.contains(&u64::from(hash)) && self.group.is_free(hash)
+    }
+}
+
+/// Returns the number of names of a length that are tried at most.
+fn names_of(length: usize) -> u64 {
+    match length {
+        1 => 1 << 8,
+        2 => 1 << 16,
+        _ => TRIES_MAX,
     }
 }
 
@@ -294,26 +373,34 @@ fn spread(number: u64, length: u64) -> Option<u64> {
     u64::try_from(share >> u64::BITS).ok()
 }
 
-/// Solves names of four bytes for hashes of a range, from a random one on. Prefers printable names.
+/// Solves names for hashes of a range, from a random one on: for all hashes if `tries_max` allows it,
+/// else for hashes that lie far apart. Prefers printable names.
 fn solved(
     start: u64,
-    state: u32,
-    range: &Range<u64>,
+    length: usize,
+    place: &Place<'_>,
+    tries_max: u64,
     fits: impl Fn([u8; LENGTH_MAX]) -> bool,
 ) -> Option<[u8; LENGTH_MAX]> {
-    let length = range.end.checked_sub(range.start)?;
     let mut second = None;
-    for number in 0..length.min(SOLVED_TRIES_MAX) {
-        let offset = start.checked_rem(length)?.exact_add(spread(number, length)?);
-        let offset = offset.checked_rem(length)?;
-        let hash = u32::try_from(range.start.checked_add(offset)?).ok()?;
-        let name = last_bytes(state, unshifted(hash));
-        let is_allowed =
-            Alphabet::Any.has_all(&name) && (second.is_none() || Alphabet::Printable.has_all(&name));
+    for number in 0..place.length.min(tries_max) {
+        let distance = match place.length <= tries_max {
+            true => number,
+            false => spread(number, place.length)?,
+        };
+        let offset = start.checked_rem(place.length)?.exact_add(distance);
+        let offset = offset.checked_rem(place.length)?;
+        let hash = u32::try_from(place.range.start.checked_add(offset)?).ok()?;
+        let Some(name) = short_name(place.state, hash, length) else {
+            continue;
+        };
+        let used = name.get(..length)?;
+        let is_printable = Alphabet::Printable.has_all(used);
+        let is_allowed = is_printable || (second.is_none() && Alphabet::Any.has_all(used));
         if !is_allowed || !fits(name) {
             continue;
         }
-        if Alphabet::Printable.has_all(&name) {
+        if is_printable {
             return Some(name);
         }
         second = Some(name);
@@ -345,140 +432,4 @@ impl Replacements {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::keyed::SECRET_BYTES;
-    use super::*;
-    use buttress_format::name_hash;
-
-    const DIRECTORY: u64 = 300;
-
-    fn key(name: &[u8]) -> Key {
-        Key::new(ObjectId::new(DIRECTORY), ItemType::DIR_ITEM, name_hash(name))
-    }
-
-    /// Notes names in leaves of `leaf_items` entries, and returns the names in order of their keys.
-    fn noted(names: &[Vec<u8>], leaf_items: usize) -> (ShortNames, Vec<Vec<u8>>) {
-        let mut noted = ShortNames::default();
-        let mut ordered = names.to_vec();
-        ordered.sort_by_key(|name| name_hash(name));
-        for (number, name) in ordered.iter().enumerate() {
-            noted.note_key(&key(name), number % leaf_items == 0);
-            noted.note_name(&key(name), DIRECTORY, name, true);
-        }
-        (noted, ordered)
-    }
-
-    /// Requires that all names change, and that each leaf has the hashes between its own first hash and
-    /// that of the next leaf.
-    fn requires_order(names: &[Vec<u8>], leaf_items: usize, kept: u64) {
-        let (noted, ordered) = noted(names, leaf_items);
-        let found = noted.solve(&Keyed::new(&[5; SECRET_BYTES]));
-        assert_eq!(found.kept, kept);
-        let changed: Vec<u64> = ordered
-            .iter()
-            .map(|name| {
-                let new = found.name(DIRECTORY, name);
-                assert!(new.is_none_or(|new| new != name && new.len() == name.len()));
-                let hash = name_hash(new.unwrap_or(name));
-                assert_eq!(
-                    found.key(&key(name)).map_or(name_hash(name), |key| key.offset),
-                    hash
-                );
-                hash
-            })
-            .collect();
-        for leaf in changed.chunks(leaf_items) {
-            assert!(
-                leaf.iter().skip(1).all(|hash| *hash > leaf[0]),
-                "the first item stays first"
-            );
-        }
-        for pair in changed.chunks(leaf_items).collect::<Vec<_>>().windows(2) {
-            assert!(pair[0].iter().all(|hash| *hash < pair[1][0]), "leaves stay apart");
-        }
-    }
-
-    #[test]
-    fn names_of_each_length_change_within_their_leaves() {
-        for length in 2..=4_usize {
-            let names: Vec<Vec<u8>> = (0..600_u32)
-                .map(|number| {
-                    let digits = [number % 26, number / 26 % 26, number % 7, number % 5];
-                    digits[..length].iter().map(|digit| b'a' + *digit as u8).collect()
-                })
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .collect();
-            requires_order(&names, 40, 0);
-        }
-    }
-
-    #[test]
-    fn letters_of_a_small_directory_all_change() {
-        let names: Vec<Vec<u8>> = (b'a'..=b'z').map(|letter| vec![letter]).collect();
-        requires_order(&names, 1000, 0);
-    }
-
-    #[test]
-    fn name_without_a_place_stays_and_counts() {
-        // Each letter is the first item of a leaf and its neighbours are close.
-        let mut noted = ShortNames::default();
-        let hash = name_hash(b"a");
-        for offset in [hash, hash + 1] {
-            noted.note_key(
-                &Key::new(ObjectId::new(DIRECTORY), ItemType::DIR_ITEM, offset),
-                true,
-            );
-        }
-        noted.note_name(&key(b"a"), DIRECTORY, b"a", true);
-        let found = noted.solve(&Keyed::new(&[5; SECRET_BYTES]));
-        assert_eq!((found.kept, found.name(DIRECTORY, b"a")), (1, None));
-    }
-
-    #[test]
-    fn extrefs_of_a_name_move_with_it() {
-        let mut noted = ShortNames::default();
-        let parent = InodeNumber::new(DIRECTORY);
-        let extref = Key::new(
-            ObjectId::new(400),
-            ItemType::INODE_EXTREF,
-            extref_hash(parent, b"ab"),
-        );
-        noted.note_key(&key(b"ab"), false);
-        noted.note_key(&extref, false);
-        noted.note_name(&key(b"ab"), DIRECTORY, b"ab", true);
-        noted.note_name(&extref, DIRECTORY, b"ab", true);
-        let found = noted.solve(&Keyed::new(&[5; SECRET_BYTES]));
-        let new = found.name(DIRECTORY, b"ab").unwrap();
-        assert_eq!(found.key(&key(b"ab")).unwrap().offset, name_hash(new));
-        assert_eq!(found.key(&extref).unwrap().offset, extref_hash(parent, new));
-    }
-
-    #[test]
-    fn four_bytes_fit_between_borders_of_two_groups() {
-        let mut noted = ShortNames::default();
-        let parent = InodeNumber::new(DIRECTORY);
-        let extref = |name: &[u8]| {
-            let hash = extref_hash(parent, name);
-            Key::new(ObjectId::new(400), ItemType::INODE_EXTREF, hash)
-        };
-        let names: Vec<String> = (1000..2000).map(|number| number.to_string()).collect();
-        for (number, name) in names.iter().enumerate() {
-            let name = name.as_bytes();
-            for key in [key(name), extref(name)] {
-                noted.note_key(&key, number % 100 == 0);
-                noted.note_name(&key, DIRECTORY, name, true);
-            }
-        }
-        let found = noted.solve(&Keyed::new(&[5; SECRET_BYTES]));
-        assert!(found.kept <= 40, "{} of 1000 names stay", found.kept);
-    }
-
-    #[test]
-    fn name_that_shares_its_item_stays() {
-        let mut noted = ShortNames::default();
-        noted.note_key(&key(b"ab"), false);
-        noted.note_name(&key(b"ab"), DIRECTORY, b"ab", false);
-        assert_eq!(noted.solve(&Keyed::new(&[5; SECRET_BYTES])).kept, 1);
-    }
-}
+mod tests;

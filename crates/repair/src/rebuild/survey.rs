@@ -15,8 +15,12 @@
 //!
 //! # Order
 //!
-//! Trees that are half deleted come last. The deletion of a tree skips shared blocks as a whole, so
-//! the dropped children of a block count only if no other tree has reached this block before.
+//! Trees that are half deleted come after the others that stay. The deletion of a tree skips shared
+//! blocks as a whole, so the dropped children of a block count only if no other tree has reached this
+//! block before.
+//!
+//! Trees that the rebuild replaces come last. They may be damaged, and a wrong pointer may lead to a
+//! block of another tree. The survey visits each block once, so the tree that owns the block comes first.
 
 use super::errors::{failed, refused};
 use super::facts::{Encoded, Fact, Size};
@@ -138,9 +142,8 @@ pub(super) fn run(
         node_bytes: superblock.node_bytes,
         sector_bytes: superblock.sector_bytes,
     };
-    let (whole, dropped): (Vec<Root>, Vec<Root>) = roots.iter().partition(|root| root.dropped.is_none());
     let (mut replaced_blocks, mut hides_checksums) = (Vec::new(), false);
-    for part in [whole, dropped] {
+    for part in parts(roots, replaced) {
         let mut tally = walk.begin();
         let starts: Vec<_> = part
             .iter()
@@ -168,6 +171,14 @@ pub(super) fn run(
         replaced: replaced_blocks,
         hides_checksums,
     })
+}
+
+/// Returns the roots in the order of their walks.
+fn parts(roots: &[Root], replaced: &[TreeId]) -> [Vec<Root>; 3] {
+    let (kept, replaced): (Vec<Root>, Vec<Root>) =
+        roots.iter().partition(|root| !replaced.contains(&root.id()));
+    let (whole, dropped) = kept.into_iter().partition(|root| root.dropped.is_none());
+    [whole, dropped, replaced]
 }
 
 impl Walk<'_> {

@@ -419,3 +419,19 @@ fn device_tree_without_readable_items_is_proved_by_content() {
     let outcome = repair(&devices, &check(&devices, false), false);
     assert!(outcome.after.is_clean(), "{}", text(&outcome.after));
 }
+
+/// The root of the lost extent tree leads to a block of a tree that stays.
+#[test]
+fn pointer_of_a_replaced_tree_hides_no_block_of_another_tree() {
+    const ADDRESS: usize = 176;
+    let mut editor = plants::seed("kinds");
+    let files = blocks_of(&editor.open(), TreeId::FS);
+    let key = Key::new(ObjectId::new(TreeId::EXTENT.get()), ItemType::ROOT_ITEM, 0);
+    editor.data(TreeId::ROOT, &key, |data| {
+        data[ADDRESS..ADDRESS + 8].copy_from_slice(&files[0].get().to_le_bytes());
+    });
+    let devices = devices(&editor);
+    let outcome = repair(&devices, &check(&devices, false), false);
+    assert_eq!(outcome.kept, Kept::Better, "{:?}", refusals(&outcome));
+    assert!(outcome.after.is_clean(), "{}", text(&outcome.after));
+}
