@@ -229,8 +229,8 @@ mod tests {
     fn groups_global_options_and_shortened_names_are_understood() {
         for (line, expected) in [
             (
-                "buttress -q --device filesystem rescue chunk-recover -y /mnt",
-                "rescue chunk-recover",
+                "buttress -q --device filesystem filesystem mkswapfile -s 1g /mnt",
+                "filesystem mkswapfile",
             ),
             ("buttress -v fi mkswapfile x", "filesystem mkswapfile"),
             ("buttress filesystem mksw x", "filesystem mkswapfile"),

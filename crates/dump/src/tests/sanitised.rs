@@ -219,7 +219,7 @@ fn entry(name: &[u8]) -> (Key, Vec<u8>) {
     data[27] = name.len() as u8;
     data[29] = 1;
     data.extend_from_slice(name);
-    (key(DIRECTORY, ItemType::DIR_ITEM, name_hash(name).into()), data)
+    (key(DIRECTORY, ItemType::DIR_ITEM, name_hash(name)), data)
 }
 
 #[test]

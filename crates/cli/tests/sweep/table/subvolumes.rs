@@ -118,6 +118,7 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
     Sweep {
         command: "filesystem show",
         base: "{volume.img}",
+        own: &[ends("--mounted", "-m", 1)],
         units: Units::Long,
         ..PLAIN
     },
@@ -304,7 +305,7 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
             elsewhere("--reduce", "reduced_dump_shows_its_finding"),
             refused("-o", "-o"),
             refused("-d", "-d"),
-            acts("--with-data", "--with-data /home/plain/large"),
+            acts("--with-data", "--with-data /home/plain/text"),
             elsewhere("-r", "dumps_are_those_of_btrfs_image_both_ways"),
             elsewhere("-m", "dumps_are_those_of_btrfs_image_both_ways"),
             elsewhere("--force", "damaged_dumps_and_wrong_targets_are_refused"),

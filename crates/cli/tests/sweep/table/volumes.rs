@@ -241,7 +241,6 @@ pub(super) const REPORTS: &[Sweep] = &[
     Sweep {
         command: "undelete",
         base: "{volume.img} /",
-        code: 1,
         own: &[
             elsewhere("--output", "deleted_files_of_ours_come_back"),
             elsewhere("--all", "versions_have_the_content_of_their_commits"),
