@@ -1,9 +1,10 @@
 //! Sanitised tree blocks.
 //!
 //! A block that passes the tree checker is packed again from its sanitised items, so its unused bytes
-//! are zeros. The same holds for a leaf in which only items fail their checks. Of another damaged
-//! block, only parts of which the meaning is known stay: the header, heads of items inside the block,
-//! and data that overlaps nothing. A right checksum is computed again, and a wrong checksum stays.
+//! are zeros. A leaf in which only items fail their checks is treated in the same way. Of another
+//! damaged block, only parts of which the meaning is known stay: the header, heads of items inside the
+//! block, and data that overlaps nothing. A right checksum is computed again, and a wrong checksum
+//! stays.
 //!
 //! A wrong checksum may mean a torn write: the data under a head is then of another version or of
 //! another tree. An item of such a block stays only if its type has many checks and it passes them.

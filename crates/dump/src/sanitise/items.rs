@@ -179,8 +179,8 @@ pub(super) fn kept(key: &Key, data: &[u8]) -> Kept {
     }
 }
 
-/// Returns whether the end of a file extent item has four multiples of a sector. One of them may be
-/// wrong. Else the item may be inline, with 32 bytes of content and a wrong kind.
+/// Returns whether the end of a file extent item has four multiples of a sector, of which one may be
+/// wrong. Otherwise the item may be inline, with 32 bytes of content and a wrong kind.
 fn has_addresses(data: &[u8]) -> bool {
     const FIELDS: [usize; 4] = [21, 29, 37, 45];
     const SECTOR_BYTES_MIN: u64 = 512;

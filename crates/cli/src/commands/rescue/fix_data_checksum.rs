@@ -42,7 +42,7 @@ pub struct FixDataChecksum {
     /// Ask for each sector which copy counts; no answer leaves the checksum as it is
     #[arg(short = 'i', long, conflicts_with = "mirror")]
     interactive: bool,
-    /// Compute all wrong checksums from the copy with this number; past the last copy, numbers count from 1 again
+    /// Compute all wrong checksums from this copy, from 1; past the last copy, numbers count from 1 again
     #[arg(short = 'm', long, value_name = "MIRROR", value_parser = clap::value_parser!(u32).range(1..))]
     mirror: Option<u32>,
     /// The image or device

@@ -5,7 +5,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `state` | the generation that was restored, its source, and the newest known generation; only of `restore` |
+//! | `state` | the restored generation, its source, and the newest known generation; only of `restore` |
 //! | `files` | an object for each file: `path`, `verdict`, `size`, `generations` |
 //! | `totals` | files and bytes by verdict, and the number of skipped files |
 //!
