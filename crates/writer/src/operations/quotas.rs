@@ -1,7 +1,7 @@
 //! Quotas: on and off, quota groups, their relations and limits.
 //!
-//! Each call is one operation. The caller commits. The module `counting` charges writes and counts classic
-//! quotas; the module `groups` looks up the items of groups.
+//! Each call is one operation. The caller commits. The module `counting` charges writes and counts
+//! classic quotas. The module `groups` looks up the items of groups.
 //!
 //! Refused requests are the same as in Linux.
 
