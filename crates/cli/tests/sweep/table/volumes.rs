@@ -250,7 +250,7 @@ pub(super) const REPORTS: &[Sweep] = &[
             elsewhere("--symlink", "deleted_files_of_ours_come_back"),
             refused("--report", "--report {out}/report"),
             ends("--index", "--index {stream}", 2),
-            manner("--no-scan", "--no-scan"),
+            ends("--no-scan", "--no-scan", 1),
         ],
         pairs: false,
         ..PLAIN
