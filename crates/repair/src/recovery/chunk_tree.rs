@@ -139,7 +139,6 @@ impl<'a> ChunkRecovery<'a> {
         let mut target = Target {
             volume: &volume,
             index: &mut self.index.reader(),
-            taken: Vec::new(),
         };
         let root = packed::write(&mut target, &self.items(), format)?;
         volume.flush()?;

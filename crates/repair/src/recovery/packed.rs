@@ -15,25 +15,18 @@ pub(super) struct Target<'a, 'i> {
     pub(super) volume: &'a Volume,
     /// The reader of an index with all sound blocks of the volume.
     pub(super) index: &'a mut IndexReader<'i>,
-    /// The addresses that were returned as free.
-    pub(super) taken: Vec<Logical>,
 }
 
 impl Target<'_, '_> {
-    /// Returns the first free addresses in chunks of a type. The next call returns other ones.
+    /// Returns the first free addresses in system chunks.
     ///
     /// # Errors
     /// Fails if the chunks have too few free addresses, or if the index cannot be read.
-    pub(super) fn free(
-        &mut self,
-        wanted: BlockGroupFlags,
-        node_bytes: u32,
-        count: usize,
-    ) -> Result<Vec<Logical>> {
+    fn free(&mut self, node_bytes: u32, count: usize) -> Result<Vec<Logical>> {
         let node_bytes = u64::from(node_bytes);
         let mut found = Vec::new();
         for chunk in self.volume.chunk_map().chunks() {
-            if !chunk.flags().contains(wanted) {
+            if !chunk.flags().contains(BlockGroupFlags::SYSTEM) {
                 continue;
             }
             let excluded = of_chunk(chunk);
@@ -52,7 +45,6 @@ impl Target<'_, '_> {
                 }
             }
         }
-        self.taken.extend_from_slice(&found);
         match found.len() < count {
             true => Err(Error::NoSpace { blocks: count }),
             false => Ok(found),
@@ -63,7 +55,7 @@ impl Target<'_, '_> {
     fn is_taken(&mut self, range: &Range<u64>, node_bytes: u64) -> Result<bool> {
         // A block can begin before the address and reach into it.
         let from = range.start.saturating_sub(node_bytes).saturating_add(1); // Clamp: the first address is 0.
-        let mut is_taken = self.taken.contains(&Logical::new(range.start));
+        let mut is_taken = false;
         let records = Logical::new(from)..Logical::new(range.end);
         self.index
             .in_range(records, &mut |record| is_taken |= record.is_sound())?;
@@ -82,7 +74,7 @@ pub(super) fn write(
     format: BlockFormat,
 ) -> Result<PackedRoot> {
     let blocks = Shape::of_items(&format, items).len();
-    let places = target.free(BlockGroupFlags::SYSTEM, format.node_bytes, blocks)?;
+    let places = target.free(format.node_bytes, blocks)?;
     let mut out = Out {
         places: places.into_iter(),
         blocks: Vec::new(),

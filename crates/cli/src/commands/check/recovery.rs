@@ -32,38 +32,28 @@ pub(super) fn recover(context: &Context, devices: &[Device]) -> Result<Vec<Strin
     let index = index?;
     // Clamp: without the option, the default budget counts.
     let cache = context.globals().cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
-    let job = Job {
-        devices,
-        identity: &identity,
-        index: &index,
-        options: RecoveryOptions {
-            cache: ByteCount::new(cache),
-            spool: None,
-        },
-        progress: &progress,
+    let options = RecoveryOptions {
+        cache: ByteCount::new(cache),
+        spool: None,
     };
     let watch = Watch::start(context, "recover", progress.clone());
-    let done = job.chunk_tree().context("recovering the chunk tree");
+    let done = chunk_tree(devices, &identity, &index, &options, &progress);
     watch.end_as(done.is_ok());
-    done
+    done.context("recovering the chunk tree")
 }
 
-struct Job<'a> {
-    devices: &'a [Device],
-    identity: &'a Identity,
-    index: &'a BlockIndex,
-    options: RecoveryOptions,
-    progress: &'a Progress,
-}
-
-impl Job<'_> {
-    fn chunk_tree(&self) -> Result<Vec<String>> {
-        let chunks = ChunkRecovery::plan(self.devices, self.identity, self.index, self.progress)?;
-        if !chunks.is_needed() {
-            return Ok(Vec::new());
-        }
-        chunks.run(&self.options, self.progress)?;
-        let count = chunks.recovered().chunks.len();
-        Ok(vec![format!("recovered the chunk tree: {count} chunks")])
+fn chunk_tree(
+    devices: &[Device],
+    identity: &Identity,
+    index: &BlockIndex,
+    options: &RecoveryOptions,
+    progress: &Progress,
+) -> Result<Vec<String>> {
+    let chunks = ChunkRecovery::plan(devices, identity, index, progress)?;
+    if !chunks.is_needed() {
+        return Ok(Vec::new());
     }
+    chunks.run(options, progress)?;
+    let count = chunks.recovered().chunks.len();
+    Ok(vec![format!("recovered the chunk tree: {count} chunks")])
 }
